@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, SupportsIndex, TypeVar, overload
 
-from twinkle_data.whole_number import whole_number
+from twinkle_data.option_checks import whole_number
 from twinkle_remote import register_type
 from twinkle_remote.values import register_splitter
 

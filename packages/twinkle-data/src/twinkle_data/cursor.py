@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinkle_data.errors import StateMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 STATE_VERSION: Final = 1
 
@@ -46,12 +47,14 @@ class State:
         cursor: The position, at the first sample that was not delivered.
         quarantine: Indices of bad samples, ascending.
         source: State of an iterable source, as the source returns it.
+        made_order: Digest of an order that the dataset has made in this epoch while it was read; empty without one.
     """
 
     identity: Identity
     cursor: Cursor
     quarantine: tuple[int, ...] = ()
     source: Any = field(default=None)
+    made_order: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain JSON values."""
@@ -67,6 +70,8 @@ class State:
         }
         if self.source is not None:
             state["source"] = self.source
+        if self.made_order:
+            state["made_order"] = self.made_order
         return state
 
 
@@ -76,6 +81,7 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
     Raises:
         StateMismatchError: It does not; the message shows every difference.
     """
+    check_mapping(state)
     missing = {"version", "algorithm", "seed", "length", "fingerprint", "epoch", "position"} - set(state)
     if missing:
         raise StateMismatchError(f"this is no loader state: {sorted(missing)} missing, got keys {sorted(state)}")
@@ -110,8 +116,13 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
         raise StateMismatchError(
             f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {limit}]"
         )
-    quarantine = state.get("quarantine", ())
-    return State(own, Cursor(epoch, position), tuple(sorted(int(index) for index in quarantine)), state.get("source"))
+    return State(
+        own,
+        Cursor(epoch, position),
+        tuple(sorted(_quarantine(state))),
+        state.get("source"),
+        str(state.get("made_order", "")),
+    )
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -120,16 +131,43 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         StateMismatchError: They were not saved at the same step of the same run.
     """
-    gathered = [dict(state) for state in states]
+    gathered = []
+    for state in states:
+        check_mapping(state)
+        gathered.append(dict(state))
     if not gathered:
         raise ValueError("merge_states needs at least one state")
-    found = {index for state in gathered for index in state.get("quarantine", ())}
+    found = {index for state in gathered for index in _quarantine(state)}
     merged = {**gathered[0], "quarantine": sorted(found)}
     for rank, state in enumerate(gathered):
         if {**state, "quarantine": merged["quarantine"]} != merged:
             differ = sorted(key for key in merged if key != "quarantine" and state.get(key) != merged[key])
             raise StateMismatchError(f"states 0 and {rank} were not saved at the same step: {differ} differ")
     return merged
+
+
+def check_mapping(state: object) -> None:
+    """Check that a value can be a saved state.
+
+    Raises:
+        StateMismatchError: It is no mapping.
+    """
+    if not isinstance(state, Mapping):
+        raise StateMismatchError(
+            f"a saved state is what state_dict() returned, a dict; got a {type(state).__name__}: {str(state)[:80]}"
+        )
+
+
+def _quarantine(state: Mapping[str, Any]) -> list[int]:
+    """The indices of bad samples in a state.
+
+    Raises:
+        StateMismatchError: They are no list of whole numbers.
+    """
+    found = state.get("quarantine", ())
+    if not isinstance(found, (list, tuple)) or not all(map(_is_count, found)):
+        raise StateMismatchError(f"the quarantine of the state must be a list of indices, got {str(found)[:80]}")
+    return list(found)
 
 
 def _is_count(value: object) -> bool:

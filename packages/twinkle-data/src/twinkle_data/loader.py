@@ -11,10 +11,10 @@ from twinkle_data.loading.options import LoaderOptions, grouped
 from twinkle_data.loading.progress import Progress
 from twinkle_data.loading.recipe import Recipe
 from twinkle_data.loading.remote import dividing_mesh, open_on_group
+from twinkle_data.option_checks import true_or_false, whole_number
 from twinkle_data.reading.randomness import seeded_libraries
 from twinkle_data.reading.retries import Policy
 from twinkle_data.sources.streams import refuse_resume
-from twinkle_data.whole_number import true_or_false, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -311,10 +311,12 @@ class DataLoader(Generic[B]):
         Raises:
             NotResumableError: The dataset is a stream that cannot resume at this position.
         """
-        cursor, source = self._progress.position.cursor, self._progress.position.source
+        cursor, source = self._progress.position.at
         if cursor.position and not self._progress.engine.resumable:
             raise refuse_resume("this loader's dataset")
-        return State(self._progress.engine.identity, cursor, tuple(sorted(self._progress.quarantine)), source).to_dict()
+        bad, made = tuple(sorted(self._progress.quarantine)), self._progress.made_order
+        order = made[1] if made is not None and made[0] == cursor.epoch and cursor.position else ""
+        return State(self._progress.engine.identity, cursor, bad, source, order).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; batch size, tail, mesh and number of workers may have changed.
@@ -327,12 +329,13 @@ class DataLoader(Generic[B]):
         if saved.cursor.position and self._progress.engine.identity.length is None and saved.source is None:
             raise refuse_resume("this loader's dataset")
         self._progress.quarantine = set(saved.quarantine)
+        self._progress.made_order = (saved.cursor.epoch, saved.made_order) if saved.made_order else None
         self._progress.move(self._progress.engine.plan.normalize(saved.cursor), saved.source)
         self._next = None
 
     def close(self) -> None:
         """End the loader processes; a later loop starts them again."""
-        self._next, self._progress.owed = None, False
+        self._next = None
         self._progress.close()
 
     def _check_indices(self, name: str) -> None:

@@ -8,11 +8,13 @@ from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from twinkle_data.errors import StateMismatchError
+from twinkle_data.errors import NotResumableError, StateMismatchError
 from twinkle_data.loading.ranks.data_shard import check_mesh_type, mesh_here, shard_here
 from twinkle_data.loading.ranks.launched_ranks import number_of, store_of_ranks
 from twinkle_data.loading.ranks.steps_on_ranks import StepsOnRanks, data_ranks, is_compared
+from twinkle_data.option_checks import whole_number
 from twinkle_data.order.generator_states import generators_in, restore, saved
+from twinkle_data.order.moving_parts import MovingParts
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
 from twinkle_data.reading.generators import GlobalGenerators
@@ -20,7 +22,6 @@ from twinkle_data.reading.sampler_draws import SamplerDraws
 from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
-from twinkle_data.whole_number import whole_number
 from twinkle_remote import current_place
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class DeviceMeshSampler:
     whose `generator` is None (torch's random samplers) gets a generator that is seeded by (seed, epoch), so that all
     ranks agree. What a sampler draws from the global generators, if it draws for its first element, is a function of
     (seed, epoch) and the number of passes in that epoch. A sampler that draws from another source must yield the same
-    on every rank; processes with a process group compare this. The state holds the states of the sampler's generators.
+    on every rank; processes with a process group compare this. The state holds the states of the sampler's generators,
+    and the attributes that the sampler changes itself, such as a counter of passes or a list that it shuffles in place.
 
     Args:
         sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
@@ -83,9 +85,12 @@ class DeviceMeshSampler:
         # Generators of the user's, and their states when the latest pass began.
         self._generators = generators_in(sampler)
         self._states: list[Any] | None = None
+        # Attributes that it changes itself, such as a counter, and their values when the latest pass began.
+        self._parts = MovingParts(sampler)
+        self._moved: dict[str, Any] | NotResumableError | None = None
         self._passes = 0  # in this epoch that have ended: one that draws anew has another order in each
         self._number: int | None = None  # among the samplers of its type, in the order of their first passes
-        self._batched = _is_batched(sampler, self._generators) if batched is None else batched
+        self._batched = _is_batched(sampler, self._generators, self._parts) if batched is None else batched
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
         self._taken = 0
@@ -108,7 +113,7 @@ class DeviceMeshSampler:
         if epoch != self.epoch:
             self._begin = self._taken = 0
             self._ended = False
-            self._states = None
+            self._states = self._moved = None
             self._passes = 0
         self.epoch = epoch
         for one in _with_inner(self.sampler):
@@ -130,7 +135,7 @@ class DeviceMeshSampler:
             self._begin, self._ended = 0, False
             self._passes += 1
         self._taken = 0
-        self._states = None
+        self._states = self._moved = None
         return self._pass(self._begin, self.epoch)
 
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
@@ -141,7 +146,7 @@ class DeviceMeshSampler:
                 that prefetches these are more.
 
         Raises:
-            NotResumableError: A generator of the sampler has no state.
+            NotResumableError: A generator of the sampler, or an attribute that it changes itself, cannot be saved.
         """
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
@@ -159,12 +164,17 @@ class DeviceMeshSampler:
         }
         if self._passes and not over:
             state["passes"] = self._passes
-        if not self._generators:
-            return state
-        within = self._states is not None and not self._ended
-        state["generators"] = self._states if within else saved(self._generators)
-        if within and over:
-            state["redraw"] = True  # the pass before has drawn from those states
+        within = self._moved is not None and not self._ended
+        moved = self._parts.moved() if self._moved is None or self._ended else self._moved
+        if isinstance(moved, NotResumableError):
+            raise moved
+        if moved:
+            state["attributes"] = moved
+        if self._generators:
+            state["generators"] = saved(self._generators) if self._states is None or self._ended else self._states
+        if within and over and (self._generators or not _is_of_torch(self.sampler)):
+            # The pass before has drawn from those states, and may change the sampler at its end.
+            state["redraw"] = self._passes + 1
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,13 +195,18 @@ class DeviceMeshSampler:
                 f"one's (fingerprint saved {state['fingerprint']!r}, here {self._fingerprint!r})"
             )
         restore(self._generators, state.get("generators", []))
+        moved = dict(state.get("attributes", {}))
+        self._parts.restore(moved)
         if state.get("redraw"):
             self.set_epoch(state["epoch"] - 1)
-            for _ in self.sampler:
+            self._parts.restore(moved)
+            for _ in self._drawn(self.epoch, int(state["redraw"]) - 1):
                 pass
+            moved = self._parts.moved()
         self.set_epoch(state["epoch"])
+        self._parts.restore(moved)
         self._begin, self._taken = state["position"], 0
-        self._states, self._ended = None, False
+        self._states, self._moved, self._ended = None, None, False
         self._passes = state.get("passes", 0)
 
     def _stride(self) -> int:
@@ -232,15 +247,31 @@ class DeviceMeshSampler:
         )
 
     def _pass(self, begin: int, epoch: int) -> Iterator[Any]:
-        # A random sampler takes its generator at its first element, so another pass may not begin in between.
-        for number, one in enumerate(self._seeded):
-            one.generator = _generator(derive(self._seed, epoch, number))
         self._states = saved(self._generators) if _have_states(self._generators) else None
+        self._moved = self._moved_now()
         within = self._within_group(begin)
-        draws = SamplerDraws(derive(self._seed, epoch, self._passes, _DRAWS))
-        elements = islice(self._compared(draws.elements(self.sampler), epoch, begin), begin - within, None)
+        drawn = self._drawn(epoch, self._passes)
+        elements = islice(self._compared(drawn, epoch, begin), begin - within, None)
         yield from self._batches(elements) if self._batched else self._indices(elements, within)
         self._ended = True
+
+    def _moved_now(self) -> dict[str, Any] | NotResumableError:
+        try:
+            return self._parts.moved()
+        except NotResumableError as error:  # it matters where a state is asked for
+            return error
+
+    def _drawn(self, epoch: int, number: int) -> Iterator[Any]:
+        """The elements of a pass.
+
+        Args:
+            epoch: The epoch.
+            number: Passes in that epoch before this one.
+        """
+        # A random sampler takes its generator at its first element, so another pass may not begin in between.
+        for place, one in enumerate(self._seeded):
+            one.generator = _generator(derive(self._seed, epoch, place))
+        return SamplerDraws(derive(self._seed, epoch, number, _DRAWS)).elements(self.sampler)
 
     def _compared(self, elements: Iterator[Any], epoch: int, begin: int) -> Iterator[Any]:
         """The same elements; processes that divide them compare what they get."""
@@ -313,7 +344,15 @@ def _is_torchs_batched(sampler: object) -> bool:
     return isinstance(sampler, BatchSampler)
 
 
-def _is_batched(sampler: Any, generators: list[Any]) -> bool:
+def _is_of_torch(sampler: object) -> bool:
+    """Whether a sampler, and those that it wraps, are torch's or plain values, which change nothing on themselves."""
+    kinds = [type(one).__module__ for one in _with_inner(sampler)]
+    return all(
+        kind == "builtins" or kind.startswith(("torch.utils.data", "numpy")) or kind == "torch" for kind in kinds
+    )
+
+
+def _is_batched(sampler: Any, generators: list[Any], parts: MovingParts) -> bool:
     if isinstance(sampler, (list, tuple)):
         return bool(sampler) and isinstance(sampler[0], (list, tuple))
     if not hasattr(sampler, "batch_size") or isinstance(sampler, Iterator):
@@ -325,7 +364,8 @@ def _is_batched(sampler: Any, generators: list[Any]) -> bool:
     program = GlobalGenerators()
     program.take()
     try:
-        first = next(iter(sampler), 0)
+        with parts.kept():
+            first = next(iter(sampler), 0)
     finally:
         program.put_back()
         if states is not None:

@@ -53,6 +53,21 @@ class Same:
             yield random.random()
 
 
+class Ordered:
+    """Makes its order at the first row that is read."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self.order: list[int] = []
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        self.order = self.order or random.Random(self.seed).sample(range(16), 16)
+        return self.order[index]
+
+
 def rows_of(dataset: Any, **options: Any) -> list[Any]:
     return [row for batch in DataLoader(dataset, batch_size=4, **options) for row in batch]
 
@@ -83,6 +98,7 @@ DIFFER: dict[str, Callable[[int], Any]] = {
     "shards that know the rank": lambda rank: rows_of(
         Shards(lambda shard, offset: range(100 * rank + offset, 100 * rank + 8), 2)
     ),
+    "an order that is made while rows are read": lambda rank: rows_of(Ordered(None)),
     "tail": lambda rank: rows_of(ROWS[:14], tail="drop" if rank else "pad"),
     "batch size of a stream": lambda rank: list(DataLoader(Same(), batch_size=4 + 4 * rank)),
     "epoch": lambda rank: moved(DataLoader(ROWS, batch_size=4, shuffle=True), rank, 0),
@@ -99,6 +115,7 @@ ALIKE: dict[str, Callable[[int], list[Any]]] = {
     "stream": lambda rank: rows_of(Same()),
     "stream in a loader process": lambda rank: rows_of(Same(), num_workers=1, multiprocessing_context="fork"),
     "named stream": lambda rank: rows_of(lambda: iter(range(100 * rank, 100 * rank + 16)), fingerprint="rows"),
+    "an order of a fixed seed": lambda rank: rows_of(Ordered(7)),
     "moved": lambda rank: moved(DataLoader(list(range(800)), batch_size=2), 3, 9),
     "random sampler": lambda rank: sampled(random_sampler(None)),
     "sampler with a generator": lambda rank: sampled(random_sampler(7)),

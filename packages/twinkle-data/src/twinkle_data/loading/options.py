@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Required, SupportsIndex, TypedDict, TypeVar
 
 from twinkle_data.loading.loader_processes.processes import ProcessOptions
+from twinkle_data.option_checks import check_kind, true_or_false
 from twinkle_data.order.packing import Packing
-from twinkle_data.whole_number import true_or_false
 from twinkle_mesh import instead_of
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def grouped(
             f"DataLoader has no option {', '.join(unknown)}: {instead_of(unknown[0], _NAMES)}; with those of its "
             f"signature it takes {', '.join(LoaderOptions.__annotations__)}"
         )
+    check_kind("processes", processes, ProcessOptions)
+    check_kind("packing", packing, Packing)
     own = {name: value for name, value in options.items() if name not in _PACKING}
     packs = {name: value for name, value in options.items() if name in _PACKING and value is not None}
     if processes is not None and (own or num_workers):

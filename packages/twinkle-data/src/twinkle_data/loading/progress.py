@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
@@ -11,7 +12,7 @@ from twinkle_data.errors import bad_sample
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.ranks.data_shard import check_mesh, shard_here
 from twinkle_data.loading.ranks.launched_ranks import compare_launched
-from twinkle_data.loading.ranks.same_on_ranks import facts_of, first_rows
+from twinkle_data.loading.ranks.same_on_ranks import facts_of, first_rows, orders_differ
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.retries import too_many_bad
 from twinkle_remote import current_place
@@ -58,6 +59,7 @@ class Progress(Generic[B]):
         info: Position and rows of the latest batch; None before the first.
         owed: The last batch of an epoch was delivered, and neither a loop nor `next(loader)` knows of the end.
         moves: Number of steps of loops and of jumps; a step of `next(loader)` is not counted.
+        made_order: Digest of an order that the dataset has made while it was read, with its epoch; None without one.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Progress(Generic[B]):
         self.guard = ThreadGuard()
         self.owed = False
         self.moves = 0
+        self.made_order: tuple[int, str] | None = None
         self._compared = False
         self._on_ranks: StepsOnRanks | None = None
         self._kept: Run | None = None
@@ -99,7 +102,7 @@ class Progress(Generic[B]):
             "_compared": False,
             "_on_ranks": None,
         }
-        return {**self.__dict__, **fresh, "position": Position(self.position.cursor, self.position.source)}
+        return {**self.__dict__, **fresh, "position": Position(*self.position.at)}
 
     def move(self, cursor: Cursor, source: Any = None) -> None:
         """Go to another position."""
@@ -161,6 +164,20 @@ class Progress(Generic[B]):
             check_mesh(self.mesh, self._given, place)
         return shard_here(self.mesh, place)
 
+    def _check_order(self, epoch: int, order: str) -> None:
+        """Compare an order that the dataset has made with that of another process, or of the run before."""
+        if self.made_order is not None and self.made_order != (epoch, order) and self.made_order[0] == epoch:
+            self.close()
+            raise orders_differ("two processes that read it, or this run and the one of the loaded state,")
+        if self.made_order is None and self._on_ranks is None and self.shard().data_rank is not None:
+            warnings.warn(
+                "the dataset makes an order of its rows while it is read, and nothing compares it here with those of "
+                "other ranks: unless it is drawn from a fixed seed, rows come twice or never. Make it in __init__",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.made_order = epoch, order
+
     def deliver(self, delivery: Delivery) -> B:
         """Count a batch as delivered.
 
@@ -170,8 +187,10 @@ class Progress(Generic[B]):
             RanksDifferError: Another rank is at another position, or has other rows of a stream.
         """
         info = delivery.info
+        if delivery.order_digest:
+            self._check_order(info.epoch, delivery.order_digest)
         if self._on_ranks is not None and info.rows:
-            self._on_ranks.deliver(info.epoch, info.position, delivery.rows_digest)
+            self._on_ranks.deliver(info.epoch, info.position, delivery.rows_digest, delivery.order_digest)
         found = self.quarantine.union(delivery.bad)
         if delivery.bad and (bad := self._count_bad(found)) > self._max_bad:
             self.close()
@@ -182,7 +201,7 @@ class Progress(Generic[B]):
         if delivery.last:  # only of a stream, whose plan has no end
             behind = Cursor(info.epoch + 1)
         if behind.epoch == info.epoch or self.engine.endless:
-            self.position.cursor, self.position.source = behind, delivery.source
+            self.position.at = behind, delivery.source
         else:
             # The pipeline ends with the epoch; the next one gets a new position.
             self._kept = None

@@ -15,16 +15,26 @@ if TYPE_CHECKING:
 class Position:
     """The position of a loader: deliveries move it, and a restart reads it.
 
+    Another thread may save a state meanwhile, so cursor and source are one value.
+
     Attributes:
-        cursor: The first sample that was not delivered.
-        source: State of a stream at that position.
+        at: Cursor and source.
     """
 
-    __slots__ = ("cursor", "source")
+    __slots__ = ("at",)
 
     def __init__(self, cursor: Cursor, source: Any = None) -> None:
-        self.cursor = cursor
-        self.source = source
+        self.at: tuple[Cursor, Any] = cursor, source
+
+    @property
+    def cursor(self) -> Cursor:
+        """The first sample that was not delivered."""
+        return self.at[0]
+
+    @property
+    def source(self) -> Any:
+        """State of a stream at that position."""
+        return self.at[1]
 
 
 class Pipeline(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.loading.loader_processes.processes import ProcessOptions
+from twinkle_data.option_checks import check_function, check_name
 from twinkle_data.order.tails import TAILS, Tail, check_batch_size
 from twinkle_data.reading.generators import LIBRARIES
 from twinkle_data.reading.retries import Policy
@@ -43,4 +44,6 @@ class Recipe:
             raise ValueError(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed={self.seed} is outside [0, 2**64 - 1]")
+        check_function("collate_fn", self.collate)
+        check_name("fingerprint", self.fingerprint)
         check_batch_size(self.batch_size, self.data_world_size)

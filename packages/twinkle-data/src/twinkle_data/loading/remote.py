@@ -17,7 +17,7 @@ from twinkle_data.loading.engine import open_engine, steps_from
 from twinkle_data.loading.own_copy import own_copies
 from twinkle_data.loading.protocol import Position
 from twinkle_data.loading.ranks.data_shard import check_mesh_type, mesh_here
-from twinkle_data.loading.ranks.same_on_ranks import check_same, facts_of, first_rows, rows_differ
+from twinkle_data.loading.ranks.same_on_ranks import check_same, facts_of, first_rows, orders_differ, rows_differ
 from twinkle_data.order.steps import DataShard
 from twinkle_data.reading.delivery import Delivery
 from twinkle_remote import current_place, current_worker, is_handle, remote_class, remote_function, submit
@@ -43,6 +43,7 @@ class StepReport(NamedTuple):
     source: Any
     last: bool
     rows_digest: str = ""
+    order_digest: str = ""
 
 
 class DatasetInfo(NamedTuple):
@@ -129,9 +130,10 @@ class GroupLoader:
         delivery = next(self._pipeline)
         info = delivery.info
         # Loader processes restart from here, should they die.
-        self._position.cursor = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
-        self._position.source = delivery.source
-        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last, delivery.rows_digest)
+        behind = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
+        self._position.at = behind, delivery.source
+        seen = delivery.rows_digest, delivery.order_digest
+        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last, *seen)
         if delivery.last or (self._position.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
@@ -232,6 +234,8 @@ class RemotePipeline:
         for number, own in enumerate(reports):
             if own.rows_digest != reports[0].rows_digest:
                 raise rows_differ((0, number), f"of data ranks, in the rows of the stream from {own.info.position} on")
+            if own.order_digest and reports[0].order_digest and own.order_digest != reports[0].order_digest:
+                raise orders_differ(f"data ranks 0 and {number}")
         bad = tuple(sorted({index for own in reports for index in own.bad}))
         self._quarantine.update(bad)
         first = reports[0]
@@ -239,7 +243,8 @@ class RemotePipeline:
             indices=[index for own in reports for index in own.info.indices],
             valid=[flag for own in reports for flag in own.info.valid],
         )
-        return Delivery(info, batch, bad, first.source, first.last)
+        made = next((own.order_digest for own in reports if own.order_digest), "")
+        return Delivery(info, batch, bad, first.source, first.last, order_digest=made)
 
     def close(self) -> None:
         """Drop the steps that were asked for; the next one is the first that was not delivered."""

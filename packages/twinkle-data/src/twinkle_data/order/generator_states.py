@@ -22,12 +22,17 @@ def generators_in(value: object, enter: Callable[[Any], bool] | None = None) -> 
         value: The object.
         enter: Whether to look into an object; without it, datasets are left out.
     """
+    found = [one for one in objects_in(value, enter or _is_no_dataset) if is_generator(one)]
+    inner = {id(one.bit_generator) for one in found if isinstance(one, np.random.Generator)}
+    return [one for one in found if id(one) not in inner]
+
+
+def is_generator(value: object) -> bool:
+    """Whether it is a generator of torch, numpy or `random`."""
     import torch
 
     kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-    found = [one for one in objects_in(value, enter or _is_no_dataset) if isinstance(one, kinds)]
-    inner = {id(one.bit_generator) for one in found if isinstance(one, np.random.Generator)}
-    return [one for one in found if id(one) not in inner]
+    return isinstance(value, kinds)
 
 
 def saved(generators: Iterable[Any]) -> list[Any]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from twinkle_data.cursor import Cursor
+from twinkle_data.option_checks import whole_number
 from twinkle_data.order.bin_packing import bounds, most_rows, pack
 from twinkle_data.order.steps import DataShard, Step
 from twinkle_data.order.tails import Tail, check_batch_size
-from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,6 +20,7 @@ class Delivery:
         source: State of an iterable source after these rows.
         last: These are the last rows of the epoch.
         rows_digest: Digest of the global batch, where every rank reads all of it, at some steps; ranks compare it.
+        order_digest: Digest of an order that the dataset has made during the first step of a process.
     """
 
     info: BatchInfo
@@ -28,6 +29,7 @@ class Delivery:
     source: Any = None
     last: bool = False
     rows_digest: str = ""
+    order_digest: str = ""
 
     def pin_memory(self) -> Delivery:
         """Copy the tensors into page-locked memory, where there is an accelerator; torch's loader calls this."""

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from twinkle_data.option_checks import true_or_false
 from twinkle_data.order.permutation import derive, derive_each
 from twinkle_data.reading.generators import LIBRARIES, GlobalGenerators, find_rng_use
-from twinkle_data.whole_number import true_or_false
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

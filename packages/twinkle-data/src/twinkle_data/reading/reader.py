@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_data.batch import Batch, BatchInfo
 from twinkle_data.reading.delivery import Delivery
+from twinkle_data.reading.made_orders import MadeOrders
+from twinkle_data.sources.parts import set_epoch_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,6 +46,7 @@ class Reader:
         self._sharded = sharded
         self._collates = collate is not None and not _uses_no_rng(collate)
         self._some_empty = some_empty
+        self._epoch: int | None = None
 
     @property
     def dataset(self) -> Any:
@@ -71,14 +74,26 @@ class Reader:
             return self._read(step)
 
     def _read(self, step: Step) -> Delivery:
+        orders = self._begin_epoch(step.epoch) if step.epoch != self._epoch else None
         if self._some_empty:
             check_empty(step, self._collate, self._randomness)
             self._some_empty = False
         rows = self._sampling.read(step.epoch, step.indices)
+        made = "" if orders is None else orders.made()
         valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
         batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
-        return Delivery(info, collated(batch, step, self._collate, self._randomness), tuple(rows.bad))
+        payload = collated(batch, step, self._collate, self._randomness)
+        return Delivery(info, payload, tuple(rows.bad), order_digest=made)
+
+    def _begin_epoch(self, epoch: int) -> MadeOrders | None:
+        """Tell the datasets of an epoch, and watch the step that follows."""
+        self._epoch = epoch
+        if self._sampling.source.plain:
+            return None
+        datasets = self._sampling.source.datasets()
+        set_epoch_in(datasets, epoch)
+        return MadeOrders(datasets)
 
 
 def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:

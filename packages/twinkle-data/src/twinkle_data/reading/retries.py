@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from twinkle_data.errors import BadSampleError, bad_sample
+from twinkle_data.option_checks import seconds
 from twinkle_data.order.permutation import derive
 
 if TYPE_CHECKING:
@@ -48,10 +49,9 @@ class Policy:
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
             raise ValueError(f"on_error={self.on_error!r} is not one of {', '.join(map(repr, ON_ERROR))}")
-        if self.retries < 0 or self.backoff_s < 0 or self.max_bad < 0:
-            raise ValueError(
-                f"retries={self.retries}, backoff_s={self.backoff_s} and max_bad={self.max_bad} must be at least 0"
-            )
+        object.__setattr__(self, "backoff_s", seconds("backoff_s", self.backoff_s))
+        if self.retries < 0 or self.max_bad < 0:
+            raise ValueError(f"retries={self.retries} and max_bad={self.max_bad} must be at least 0")
 
 
 @dataclass(slots=True)

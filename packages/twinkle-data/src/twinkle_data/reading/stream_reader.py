@@ -140,6 +140,8 @@ class StreamReader:
             raise error
         if len(rows) < self._batch_size and self._tail == "drop":
             rows = []
+        if self._ahead.source is not None and self._stream.was_moved():
+            self._samples = self._stream.begin(step.epoch, self._ahead.source)
         if not rows:
             if not step.position:
                 raise ValueError(
@@ -165,7 +167,8 @@ class StreamReader:
                 error = bad_sample(f"{text}: {type(cause).__name__}: {cause}", position + row, cause)
                 return _Ahead(samples[:row], error=error)
         rows = [sample for sample in samples if sample is not _ENDED]
-        return _Ahead(rows, self._stream.state() if len(rows) == self._batch_size else None)
+        state = self._stream.state()
+        return _Ahead(rows, state if len(rows) == self._batch_size else None)
 
     def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
         offsets: list[int] = []

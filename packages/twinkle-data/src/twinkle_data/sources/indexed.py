@@ -75,6 +75,9 @@ class Source(Protocol):
     def portions(self, indices: Sequence[int]) -> Sequence[Portion] | None:
         """The samples by dataset, for a mixture; None for a single dataset."""
 
+    def datasets(self) -> Sequence[Any]:
+        """The objects whose code reads samples: the dataset, the columns of a dict, or the datasets of a mixture."""
+
 
 class Rows:
     """A list, a tuple or an array of samples, or a dict of them by number.
@@ -116,6 +119,10 @@ class Rows:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
+
+    def datasets(self) -> Sequence[Any]:
+        """The dataset alone."""
+        return (self.dataset,)
 
 
 class Columns:
@@ -174,6 +181,10 @@ class Columns:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
+
+    def datasets(self) -> Sequence[Any]:
+        """The columns."""
+        return tuple(self.dataset.values())
 
 
 class Objects:
@@ -257,6 +268,10 @@ class Objects:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
+
+    def datasets(self) -> Sequence[Any]:
+        """The dataset alone."""
+        return (self.dataset,)
 
 
 def build(dataset: object) -> tuple[object, Callable[[], object] | None]:

@@ -17,6 +17,7 @@ _INSTEAD: Final = {
     ("datasets", "DatasetDict"): 'holds splits; use one of them, such as dataset["train"]',
     ("datasets", "IterableDatasetDict"): 'holds splits; use one of them, such as dataset["train"]',
 }
+_TABLES: Final[tuple[str, ...]] = ("arrow", "polars", "pandas")
 
 
 class ArrowRows(Sequence[Any]):
@@ -80,8 +81,28 @@ def refuse_frames(dataset: object) -> None:
         advice = _INSTEAD.get((library_of(kind), kind.__name__))
         if advice is not None:
             raise TypeError(f"a loader reads rows by position, and {type(dataset).__name__} {advice}")
+    _refuse_tables(dataset)
     if getattr(dataset, "ndim", None) == 0:
         raise TypeError(f"a {type(dataset).__name__} without dimensions has no rows; pass a list of samples")
+
+
+def _refuse_tables(dataset: Any) -> None:
+    """Refuse a Hugging Face dataset or stream whose format gives a table in place of each row.
+
+    Raises:
+        TypeError: It does.
+    """
+    if is_kind(dataset, "datasets", "Dataset"):
+        format_type, tables = dataset.format["type"], _TABLES[:2]
+    elif is_kind(dataset, "datasets", "IterableDataset"):
+        format_type, tables = getattr(getattr(dataset, "_formatting", None), "format_type", None), _TABLES
+    else:
+        return
+    if format_type in tables:
+        raise TypeError(
+            f"this {type(dataset).__name__} has the format {format_type!r}, which gives a table of one row in place of "
+            'a row; use dataset.with_format(None), or "numpy" or "torch"'
+        )
 
 
 def is_rows_by_number(dataset: Mapping[Any, Any]) -> bool:

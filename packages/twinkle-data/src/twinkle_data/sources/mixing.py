@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from twinkle_data.option_checks import whole_number
 from twinkle_data.order.permutation import ALGORITHM, Permutation, derive, small_permutations
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.indexed import Portion, build, open_source
 from twinkle_data.sources.shards import Shards
-from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -164,6 +164,10 @@ class MixedSource:
     def read_many(self, indices: Sequence[int]) -> list[Any]:
         """Read samples, one by one."""
         return [self._read(index) for index in indices]
+
+    def datasets(self) -> Sequence[Any]:
+        """The objects whose code reads samples, of all datasets."""
+        return [one for source in self._sources for one in source.datasets()]
 
     def portions(self, indices: Sequence[int]) -> Sequence[Portion]:
         """The samples by dataset, each dataset with its rows of the step."""

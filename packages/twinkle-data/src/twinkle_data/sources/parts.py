@@ -8,7 +8,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MOST: Final = 2000
 _WIDEST: Final = 64
@@ -80,6 +80,25 @@ def objects_in(value: object, enter: Callable[[Any], bool] = lambda _: True) -> 
             if id(part) not in seen and len(waiting) < _MOST and not _is_leaf(part) and enter(part):
                 seen.add(id(part))
                 waiting.append(part)
+
+
+def set_epoch_in(datasets: Iterable[Any], epoch: int) -> None:
+    """Call `set_epoch` of datasets, and of those that torch's wrappers hold (Subset, ConcatDataset, ChainDataset).
+
+    Args:
+        datasets: The datasets.
+        epoch: At least 0.
+    """
+    waiting, seen = list(datasets), set()
+    for one in waiting:
+        set_epoch = getattr(one, "set_epoch", None)
+        if id(one) not in seen and callable(set_epoch):
+            set_epoch(epoch)
+        elif id(one) not in seen and type(one).__module__.startswith("torch.utils.data"):
+            held = attributes_of(one)
+            parts = held.get("datasets", ())
+            waiting += [held.get("dataset"), *(parts.values() if isinstance(parts, dict) else parts)]
+        seen.add(id(one))
 
 
 def _held(value: object) -> list[Any]:

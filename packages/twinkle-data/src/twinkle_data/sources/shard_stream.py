@@ -125,3 +125,7 @@ class ShardStream:
             "turn": self._turn,
             "entered": self._entered,
         }
+
+    def was_moved(self) -> bool:
+        """False: each reader opens shards of its own."""
+        return False

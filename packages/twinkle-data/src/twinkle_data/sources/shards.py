@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twinkle_data.option_checks import whole_number
 from twinkle_data.order.shard_rows import window_of
 from twinkle_data.reading.randomness import seed_this
 from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.sources.shard_rows import ShuffledShards
 from twinkle_data.sources.sharded_order import WINDOW
-from twinkle_data.whole_number import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -145,6 +145,10 @@ class ShardedSource:
 
     def portions(self, indices: Sequence[int]) -> None:
         """None: this is a single dataset."""
+
+    def datasets(self) -> Sequence[Any]:
+        """The shards."""
+        return (self.dataset,)
 
 
 def _sharded(shards: Shards, shuffled: bool, share: float) -> ShardedSource:

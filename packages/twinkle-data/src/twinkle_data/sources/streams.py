@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from twinkle_data.errors import NotResumableError
 from twinkle_data.sources.fingerprint import fingerprint_of
-from twinkle_data.sources.kinds import refuse_unordered
+from twinkle_data.sources.kinds import refuse_frames, refuse_unordered
+from twinkle_data.sources.parts import set_epoch_in
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
+from twinkle_data.sources.stream_positions import check_starts_anew, position_of
 
 
 class SampleStream(Protocol):
@@ -37,6 +39,9 @@ class SampleStream(Protocol):
     def state(self) -> Any:
         """The state after the last sample that was taken, as JSON values."""
 
+    def was_moved(self) -> bool:
+        """Whether another loader has begun a pass of the same object since this one began its own."""
+
 
 class IterableStream:
     """A torch or Hugging Face iterable dataset, or any iterable.
@@ -52,8 +57,6 @@ class IterableStream:
         self.resumable = callable(getattr(dataset, "state_dict", None)) and callable(
             getattr(dataset, "load_state_dict", None)
         )
-        self._begun = False
-        self._front: Any = None
 
     @property
     def fingerprint(self) -> str:
@@ -62,13 +65,10 @@ class IterableStream:
 
     def begin(self, epoch: int, state: Any) -> Iterator[Any]:
         """Iterate over an epoch from its start, or from a state on."""
-        set_epoch = getattr(self.dataset, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        position = position_of(self.dataset)
+        set_epoch_in([self.dataset], epoch)
         if self.resumable:
-            fresh, self._begun = not self._begun, True
-            if fresh:
-                self._front = deepcopy(self.dataset.state_dict())
+            front, stands_there = position.start(self.dataset, self)
             buffered = _in_shuffle_buffers(self.dataset)
             if state is not None and buffered:
                 warnings.warn(
@@ -79,16 +79,27 @@ class IterableStream:
                     stacklevel=2,
                 )
             # Some datasets begin every pass at the last loaded state, so the start is loaded too.
-            if state is not None or not fresh:
-                self.dataset.load_state_dict(deepcopy(self._front if state is None else state))
+            if state is not None or not stands_there:
+                self.dataset.load_state_dict(deepcopy(front if state is None else state))
         samples: Iterator[Any] = iter(self.dataset)
-        refuse_unordered(samples, f"what {type(self.dataset).__name__} iterates over")
+        name = type(self.dataset).__name__
+        refuse_unordered(samples, f"what {name} iterates over")
+        check_starts_anew(samples, position, name)
+        position.reads(self)
         return samples
 
     def state(self) -> Any:
         """The dataset's own state; None where it has none."""
+        if not self.resumable:
+            return None
         # A copy: some datasets return the dict that they go on to change.
-        return deepcopy(self.dataset.state_dict()) if self.resumable else None
+        found = deepcopy(self.dataset.state_dict())
+        position_of(self.dataset).looked(found)
+        return found
+
+    def was_moved(self) -> bool:
+        """Whether another loader has begun a pass of the same object."""
+        return self.resumable and position_of(self.dataset).reader is not self
 
 
 class FactoryIterable:
@@ -123,6 +134,7 @@ def open_stream(
         ValueError: `shuffle` is given for a stream other than shards.
     """
     refuse_unordered(dataset, "the dataset")
+    refuse_frames(dataset)
     if isinstance(dataset, Shards):
         return ShardStream(dataset, seed, shuffle=shuffle) if dataset.lengths is None else None
     if not isinstance(dataset, Iterable) or (hasattr(dataset, "__getitem__") and not _is_torch_iterable(dataset)):

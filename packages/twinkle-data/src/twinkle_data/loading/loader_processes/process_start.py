@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 _one_at_a_time: dict[int, threading.Lock] = {}  # by process: a forked one does not wait for its parent's thread
 
 
+def check_context(given: object) -> None:
+    """Check that a value names a start method of this platform, or is a context.
+
+    Raises:
+        TypeError: It is neither a text nor a context.
+        ValueError: This platform has no such start method.
+    """
+    known = multiprocessing.get_all_start_methods()
+    names = ", ".join(map(repr, known))
+    if given is not None and not isinstance(given, (str, BaseContext)):
+        raise TypeError(
+            f"multiprocessing_context={given!r} is a {type(given).__name__}; use {names}, or a context of "
+            "multiprocessing"
+        )
+    if isinstance(given, str) and given not in known:
+        raise ValueError(f"multiprocessing_context={given!r} is no start method of this platform; use {names}")
+
+
 def recording_context(
     given: str | BaseContext | None, starter: Starter | None = None
 ) -> tuple[BaseContext, list[BaseProcess]]:

@@ -19,13 +19,14 @@ from twinkle_data.loading.loader_processes.own_generators import DREW_ALIKE
 from twinkle_data.loading.loader_processes.process_messages import Message, StepDataset, StepKey, WorkerInit
 from twinkle_data.loading.loader_processes.process_start import (
     Starter,
+    check_context,
     garbage_kept,
     in_a_thread,
     recording_context,
     unlisted,
 )
+from twinkle_data.option_checks import check_function, seconds, true_or_false, whole_number
 from twinkle_data.order.permutation import derive
-from twinkle_data.whole_number import true_or_false, whole_number
 from twinkle_remote.backends.support import unless_ending
 
 if TYPE_CHECKING:
@@ -77,8 +78,11 @@ class ProcessOptions:
             raise ValueError(f"num_workers={self.num_workers} and restarts={self.restarts} must be at least 0")
         if self.prefetch_factor < 1:
             raise ValueError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
-        if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds")
+        object.__setattr__(self, "timeout_s", seconds("timeout_s", self.timeout_s))
+        if self.timeout_s == 0:
+            raise ValueError(f"timeout_s={self.timeout_s} must be above 0 seconds; use math.inf for no limit")
+        check_function("worker_init_fn", self.worker_init_fn)
+        check_context(self.multiprocessing_context)
 
 
 class Processes:

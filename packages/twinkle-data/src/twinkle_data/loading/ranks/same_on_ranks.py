@@ -76,3 +76,15 @@ def rows_differ(ranks: tuple[int, int], how: str) -> RanksDifferError:
         "divide nothing by rank, set the same epoch; where the rows are the same all the same, give "
         'fingerprint="..." to the loader'
     )
+
+
+def orders_differ(who: str) -> RanksDifferError:
+    """The error for a dataset that makes an order of its rows while it is read, and not the same one everywhere.
+
+    Args:
+        who: The two that differ.
+    """
+    return RanksDifferError(
+        f"the dataset makes an order of its rows while it is read, and {who} have made different ones: rows would come "
+        "twice or never. Make the order in __init__, from a seed, or leave it to shuffle=True"
+    )

@@ -55,22 +55,25 @@ class StepsOnRanks:
         self._steps = 0
         self.bad = BadOnRanks(store, name)
 
-    def deliver(self, epoch: int, position: int, rows_digest: str) -> None:
+    def deliver(self, epoch: int, position: int, rows_digest: str, order_digest: str = "") -> None:
         """Count a step of a loader, and compare some of them.
 
         Args:
             epoch: Its epoch.
             position: Its position in the epoch.
             rows_digest: Digest of its rows, where this rank has read those of all ranks.
+            order_digest: Digest of an order that the dataset has made in this step.
 
         Raises:
             RanksDifferError: Another rank is elsewhere, or has other rows.
         """
         step, self._steps = self._steps, self._steps + 1
+        if order_digest:
+            self.compare(f"order/{epoch}", [f"an order made while rows are read {order_digest}"])
         if not (rows_digest or is_compared(step)):
             return
         mark = [f"epoch {epoch}", f"position {position}", f"rows {rows_digest}"]
-        self.compare(str(step), mark, wait_s=_FIRST_SECONDS if rows_digest and not step else 0.0)
+        self.compare(str(step), mark, wait_s=_FIRST_SECONDS if (rows_digest or order_digest) and not step else 0.0)
 
     def compare(self, step: str, mark: list[str], *, wait_s: float = 0.0) -> None:
         """Compare the mark of a step with that of the first rank that came to it.
