@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import StreamStats, get, on, remote_class, remote_function, session, stream
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.schedule.scheduler import Scheduler
 from twinkle_remote.streams.schedule.simulated.load import Load, SimulatedRun
 from twinkle_remote.streams.schedule.simulated.simulation import simulate

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.remote.streams.schedule.random_run import MANY, RandomRun, Shape, rules, seeds, shapes, sizes
 
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.schedule.chunk_table import WAITING
 from twinkle_remote.streams.schedule.intake import Intake
 from twinkle_remote.streams.schedule.scheduler import Scheduler

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.remote.streams.schedule.random_run import MANY, Shape, made, rules, seeds, shapes, sizes
 
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 
 long = st.lists(st.integers(4, 9), min_size=5, max_size=12)
 waits = st.builds(

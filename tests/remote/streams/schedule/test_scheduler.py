@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.remote.streams.schedule.random_run import MANY, RandomRun, made, rules, seeds, shapes, sizes
 
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.schedule.scheduler import LATE, Scheduler
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_remote.streams.rules import StreamRules
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.schedule.intake import Intake
 from twinkle_remote.streams.schedule.simulated.load import Load, SimulatedRun
 from twinkle_remote.streams.schedule.simulated.simulation import simulate

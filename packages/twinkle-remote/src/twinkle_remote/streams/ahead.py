@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.streams.chunks.spool import Spool
+    from twinkle_remote.streams.options import StreamRules
     from twinkle_remote.streams.rows.row_source import RowSource, SourceBatch
     from twinkle_remote.streams.rows.rows_info import QuarantinedRow
-    from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.schedule.counts import StreamCounts
     from twinkle_remote.streams.schedule.decisions import Part
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
@@ -57,8 +58,11 @@ class AheadEngine:
 
     Attributes:
         schedule: The schedule.
+        works_ahead: Stages work while the loop does.
         hand: The batch that the loop is given.
     """
+
+    works_ahead = True
 
     def __init__(
         self,
@@ -295,6 +299,11 @@ class AheadEngine:
     def set_aside(self) -> Sequence[QuarantinedRow]:
         """The rows for which a stage raised at each attempt."""
         return tuple(self._work.quarantine.rows)
+
+    @property
+    def counts(self) -> StreamCounts:
+        """What was delivered, and made again."""
+        return self.schedule.counts
 
     @property
     def version(self) -> int:

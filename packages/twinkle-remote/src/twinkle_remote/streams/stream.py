@@ -13,11 +13,11 @@ from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.telemetry.trace import Trace
 from twinkle_remote.streams.ahead import AheadEngine, runs_ahead
 from twinkle_remote.streams.chunks.spool import Spool
+from twinkle_remote.streams.options import StreamRules
 from twinkle_remote.streams.protocols import check_state
 from twinkle_remote.streams.rows.batch_info import nothing_to_forget, set_info, warn_of_no_batch
 from twinkle_remote.streams.rows.positions import open_to_consumed, unread_position
 from twinkle_remote.streams.rows.row_source import RowSource
-from twinkle_remote.streams.rules import StreamRules
 from twinkle_remote.streams.schedule.counts import StreamCounts
 from twinkle_remote.streams.stage_weights import StageWeights
 from twinkle_remote.streams.stages import check_chunks, stage_of
@@ -51,7 +51,7 @@ class Stream(Generic[R_co]):
     A `for` loop over it is an epoch of the source. It is a context manager; its end abandons rows in work.
     """
 
-    _engine: AheadEngine | SynchronousEngine | None = None  # also if the constructor raises
+    _engine: AheadEngine | SynchronousEngine | None = None  # from the first row to `close`; also if __init__ raises
     _forget: Callable[[], None] = staticmethod(nothing_to_forget)
 
     def __init__(
@@ -73,13 +73,13 @@ class Stream(Generic[R_co]):
         self._version = 0
         self._consumed: Sequence[tuple[int, int]] = ()
         self._info: RowsInfo | None = None
-        self._ended = False
+        self._ended = False  # the epoch is over: the next `for` begins another one
         self._closed = False
-        self._final: StreamState | None = None
+        self._final: StreamState | None = None  # of a closed stream
         self._record = self._new_record()
         self._bar: ProgressBar | None = None
-        self._last: AheadEngine | SynchronousEngine | None = None
-        self._lost: LostRanks | None = None
+        self._last: AheadEngine | SynchronousEngine | None = None  # the one that was left, for its counts
+        self._lost: LostRanks | None = None  # of the engine that was left, for the next one
         self._batches = 0  # of this epoch
         self._loaded = 0  # version of the state that was loaded, until the first row after it
 
@@ -141,7 +141,7 @@ class Stream(Generic[R_co]):
     def set_aside(self) -> Sequence[QuarantinedRow]:
         """The rows for which a stage raised at each attempt; they are not delivered."""
         engine = self._engine or self._last
-        return engine.set_aside if isinstance(engine, AheadEngine) else ()
+        return () if engine is None else engine.set_aside
 
     def publish(self, version: int | None = None) -> int:
         """Publish that the stages have new weights; a WeightSync into a stage's component does so by itself.
@@ -220,11 +220,11 @@ class Stream(Generic[R_co]):
 
     def works_ahead(self) -> bool:
         """Whether stages work while the loop does."""
-        return isinstance(self._engine, AheadEngine)
+        return self._engine is not None and self._engine.works_ahead
 
     def held(self) -> AbstractContextManager[object]:
         """A block in which no row is begun, for a WeightSync that publishes a version."""
-        return self._engine.held() if isinstance(self._engine, AheadEngine) else nullcontext()
+        return nullcontext() if self._engine is None else self._engine.held()
 
     def weights_arrived(self, version: int | None, began: float) -> None:
         """The stages have new weights, by a WeightSync that began then; see `OpenStream`."""
@@ -236,9 +236,7 @@ class Stream(Generic[R_co]):
     def stats(self) -> StreamStats:
         """Metrics since the stream was made or a state was loaded; `print` shows them as a table."""
         engine = self._engine or self._last
-        if engine is None:
-            return measured(self._record, StreamCounts())
-        return measured(self._record, engine.schedule.counts if isinstance(engine, AheadEngine) else engine.counts)
+        return measured(self._record, StreamCounts() if engine is None else engine.counts)
 
     def explain(
         self,
@@ -261,8 +259,8 @@ class Stream(Generic[R_co]):
         Raises:
             ValueError: Nothing was measured, or a stage has no durations.
         """
-        synchronous = isinstance(self._engine or self._last, SynchronousEngine)
-        rules = replace(self._rules, ahead=0) if synchronous else self._rules
+        engine = self._engine or self._last
+        rules = self._rules if engine is None or engine.works_ahead else replace(self._rules, ahead=0)
         return forecast(self._record, rules, durations, training, rows)
 
     def timeline(self, path: str | Path) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
-from twinkle_remote.streams.chunks.call_watch import CallWatch
 from twinkle_remote.streams.chunks.chunk_result import join_rows, known_rows
 from twinkle_remote.streams.chunks.row_count import wrong_rows
+from twinkle_remote.streams.chunks.slow_calls import SlowCalls
 from twinkle_remote.streams.rows.hand import Hand
 from twinkle_remote.streams.rows.positions import outside, position_of
 from twinkle_remote.streams.rows.rows_info import RowsInfo, named_rows
@@ -20,9 +21,11 @@ from twinkle_remote.values.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
+    from twinkle_remote.streams.options import StreamRules
     from twinkle_remote.streams.rows.row_source import RowSource
-    from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.rows.rows_info import QuarantinedRow
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 
@@ -65,9 +68,14 @@ class SynchronousEngine:
         consumed: Ranges of positions that were delivered before a resume, ascending.
 
     Attributes:
+        works_ahead: Stages work while the loop does; they do not.
+        set_aside: The rows for which a stage raised at each attempt; none, since the loop is given the error.
         counts: What was delivered.
         hand: The batch that the loop is given.
     """
+
+    works_ahead = False
+    set_aside: Sequence[QuarantinedRow] = ()
 
     def __init__(
         self,
@@ -89,7 +97,7 @@ class SynchronousEngine:
         self._error: Exception | None = None
         self._unchecked: list[_Called] = []
         self._record = record
-        self._watch = CallWatch(rules.patience, [stage.name for stage in stages])
+        self._watch = SlowCalls(rules.patience, [stage.name for stage in stages])
         self.counts = StreamCounts()
         self.hand: Hand | None = None
 
@@ -105,6 +113,10 @@ class SynchronousEngine:
     def publish(self, version: int) -> None:
         """A version was published."""
         self._version = max(self._version, version)
+
+    def held(self) -> AbstractContextManager[object]:
+        """A block in which nothing is begun: nothing is, except in the loop's own thread."""
+        return nullcontext()
 
     def next_batch(self) -> Hand | None:
         """The next batch, the same one until it is given; None at the end of the epoch."""

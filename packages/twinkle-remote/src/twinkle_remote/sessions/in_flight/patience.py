@@ -1,4 +1,4 @@
-"""The witness of waiting: what takes long is named once, with what it waits for."""
+"""Patience: what takes long is named once, with what it waits for."""
 
 from __future__ import annotations
 

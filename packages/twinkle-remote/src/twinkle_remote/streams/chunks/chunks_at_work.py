@@ -13,7 +13,7 @@ from twinkle_remote.streams.chunks.chunk_result import ChunkResult
 from twinkle_remote.streams.chunks.plain_calls import PlainCalls
 from twinkle_remote.streams.chunks.row_count import wrong_rows
 from twinkle_remote.streams.chunks.running_calls import RunningCall, RunningCalls
-from twinkle_remote.streams.chunks.witness import Witness
+from twinkle_remote.streams.chunks.slow_chunks import SlowChunks
 from twinkle_remote.streams.rows.quarantine import Quarantine
 from twinkle_remote.streams.rows.rows_info import named_rows
 from twinkle_remote.streams.stages import PlainStage, RemoteStage
@@ -88,7 +88,7 @@ class ChunksAtWork:
         self._late_at = 0.0
         self._lost_calls: WeakSet[PendingCall] = WeakSet()  # whose results were lost with workers
         alone = [pool if isinstance(stage, RemoteStage) and not stage.spec.on_loop else None for pool, stage in stages]
-        self._witness = Witness(patience, alone)
+        self._slow = SlowChunks(patience, alone)
         self.quarantine = Quarantine()
 
     def replies(self) -> Sequence[Reply]:
@@ -115,7 +115,7 @@ class ChunksAtWork:
         stage = self._stages[work.stage]
         given = self._results.given(work)
         self._record.sent(work)
-        self._witness.begin(work)
+        self._slow.begin(work)
         if isinstance(stage, PlainStage):
             self._plain.begin(stage, work, given)
             return ()
@@ -183,7 +183,7 @@ class ChunksAtWork:
         self, work: StageCall, seconds: float | None = None, started: float = 0.0, *, failed: bool = False
     ) -> None:
         self._record.received(work, seconds, started, failed=failed)
-        self._witness.end(work)
+        self._slow.end(work)
 
     def _name(self, work: StageCall, seconds: float) -> None:
         """Tell of a call that takes long: its function, its rows, its worker and what that does."""
@@ -267,9 +267,7 @@ class ChunksAtWork:
             return
         self._late_at = now + _LATE_SECONDS
         self._lost.look()
-        for work, seconds in self._witness.overdue():  # a stack may take long to come
-            threading.Thread(
-                target=self._name, args=(work, seconds), name="twinkle-stream-witness", daemon=True
-            ).start()
+        for work, seconds in self._slow.overdue():  # a stack may take long to come
+            threading.Thread(target=self._name, args=(work, seconds), name="twinkle-stream-slow", daemon=True).start()
         for run in self._running.take_late():
             self._ended(run)

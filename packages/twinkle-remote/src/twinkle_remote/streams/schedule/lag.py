@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from twinkle_remote.streams.rules import Stale
+    from twinkle_remote.streams.options import Stale
     from twinkle_remote.streams.schedule.versions_a_batch import VersionsABatch
 
 Fate = Literal["use", "redo", "drop"]

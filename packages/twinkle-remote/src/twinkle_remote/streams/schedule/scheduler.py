@@ -26,7 +26,7 @@ from twinkle_remote.streams.schedule.work_queues import WorkQueues
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.options import StreamRules
     from twinkle_remote.streams.schedule.decisions import Assignment, StageCall
     from twinkle_remote.streams.schedule.delivery.delivery_order import DeliveryOrder
 

@@ -12,7 +12,7 @@ from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.options import StreamRules
     from twinkle_remote.streams.schedule.simulated.load import SimulatedRun
     from twinkle_remote.streams.telemetry.stream_record import StreamRecord
 

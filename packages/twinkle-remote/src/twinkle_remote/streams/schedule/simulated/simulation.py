@@ -14,7 +14,7 @@ from twinkle_remote.streams.schedule.simulated.whole_calls import simulate_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.streams.rules import StreamRules
+    from twinkle_remote.streams.options import StreamRules
     from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.schedule.intake import Intake
     from twinkle_remote.streams.schedule.simulated.load import Load

@@ -11,7 +11,7 @@ import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import get, on, remote_class, remote_function, session, stream
-from twinkle_remote.streams.chunks.witness import Witness
+from twinkle_remote.streams.chunks.slow_chunks import SlowChunks
 from twinkle_remote.streams.schedule.decisions import Assignment, StageCall
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_a_synchronous_stream_names_it_too(caplog: pytest.LogCaptureFixture, mod
     assert len(told) == 1
     assert "row 6, 7 of epoch 0" in told[0]
     assert "waits_for_a_long_time" in told[0]
-    assert not [one for one in threading.enumerate() if one.name == "twinkle-stream-witness" and not _ends(one)]
+    assert not [one for one in threading.enumerate() if one.name == "twinkle-stream-slow" and not _ends(one)]
 
 
 def _ends(thread: threading.Thread) -> bool:
@@ -120,26 +120,26 @@ def work_of(chunk: int, stage: int) -> StageCall:
     return StageCall(stage, 0, (Assignment(chunk, stage, 0, chunk, 1, 0),))
 
 
-def test_limits_of_a_witness() -> None:
+def test_limits_of_slow_chunks() -> None:
     now = [0.0]
-    witness = Witness(60.0, [0, None], lambda: now[0])
+    slow = SlowChunks(60.0, [0, None], lambda: now[0])
     for chunk in range(3):
-        witness.begin(work_of(chunk, 0))
+        slow.begin(work_of(chunk, 0))
     now[0] = 61.0
-    assert [work.number for work, _ in witness.overdue()] == [0], "the others wait behind it"
-    assert witness.overdue() == []
-    witness.end(work_of(0, 0))
-    assert witness.overdue() == []
+    assert [work.number for work, _ in slow.overdue()] == [0], "the others wait behind it"
+    assert slow.overdue() == []
+    slow.end(work_of(0, 0))
+    assert slow.overdue() == []
     now[0] = 122.0
-    assert [work.number for work, _ in witness.overdue()] == [1]
+    assert [work.number for work, _ in slow.overdue()] == [1]
     for chunk in range(10, 20):
-        witness.begin(work_of(chunk, 1))
-        witness.end(work_of(chunk, 1))
-    witness.begin(work_of(30, 1))
+        slow.begin(work_of(chunk, 1))
+        slow.end(work_of(chunk, 1))
+    slow.begin(work_of(30, 1))
     now[0] = 131.0
-    assert witness.overdue() == []
+    assert slow.overdue() == []
     now[0] = 133.0
-    assert [work.number for work, _ in witness.overdue()] == [30], "ten times as long, and a sixth of a minute"
+    assert [work.number for work, _ in slow.overdue()] == [30], "ten times as long, and a sixth of a minute"
 
 
 @pytest.mark.parametrize("patience", [0, -1.0, True, "60"])

@@ -1,4 +1,4 @@
-"""Chunks that take so long that they are reported."""
+"""Slow chunks: those that take so long that they are reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.schedule.decisions import StageCall
 
 
-class Witness:
+class SlowChunks:
     """Names each chunk once that takes longer than the patience, or ten times as long as its like did.
 
     Args:

@@ -1,4 +1,4 @@
-"""The witness of a synchronous stream: a call of a stage that takes long is named once."""
+"""Slow calls of a synchronous stream: a call of a stage that takes long is named once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, hand_over
 from twinkle_remote.failures.frames import user_stack
-from twinkle_remote.streams.chunks.witness import Witness
+from twinkle_remote.streams.chunks.slow_chunks import SlowChunks
 from twinkle_remote.streams.schedule.decisions import Assignment, StageCall
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class _Open(NamedTuple):
     """A call that is not over.
 
     Attributes:
-        work: What the witness knows of it.
+        work: Its stage and rows.
         rows: Its rows, for messages.
         thread: The thread that makes it.
         result: Its lazy result; None while it runs in that thread.
@@ -36,7 +36,7 @@ class _Open(NamedTuple):
     result: Lazy[Any] | None
 
 
-class CallWatch:
+class SlowCalls:
     """Looks now and then at the calls of the stages; the first one that is not over is at work, others wait behind it.
 
     Args:
@@ -47,7 +47,7 @@ class CallWatch:
     def __init__(self, patience: float | None, names: Sequence[str]) -> None:
         self._patience = patience
         self._names = names
-        self._witness = Witness(patience, [0] * len(names))
+        self._slow = SlowChunks(patience, [0] * len(names))
         self._open: dict[int, _Open] = {}
         self._calls = 0
         self._lock = threading.Lock()
@@ -69,10 +69,10 @@ class CallWatch:
         with self._lock:
             self._calls += 1
             work = StageCall(stage, 0, (Assignment(self._calls, stage, 0, first, count, 0),))
-            self._witness.begin(work)
+            self._slow.begin(work)
             self._open[work.number] = _Open(work, rows, threading.get_ident(), None)
             if self._thread is None and self._patience is not None:
-                self._thread = threading.Thread(target=self._look_on, name="twinkle-stream-witness", daemon=True)
+                self._thread = threading.Thread(target=self._look_on, name="twinkle-stream-slow", daemon=True)
                 self._thread.start()
             return work.number
 
@@ -82,7 +82,7 @@ class CallWatch:
             if isinstance(result, Lazy) and not result.done() and self._patience is not None:
                 self._open[call] = self._open[call]._replace(result=result)
             else:
-                self._witness.end(self._open.pop(call).work)
+                self._slow.end(self._open.pop(call).work)
 
     def failed(self, call: int) -> None:
         """It has raised."""
@@ -97,8 +97,8 @@ class CallWatch:
         while not self._closed.wait(min(_LONGEST, self._patience / _LOOKS)):
             with self._lock:
                 for one in [one for one in self._open.values() if one.result is not None and one.result.done()]:
-                    self._witness.end(self._open.pop(one.work.number).work)
-                late = [(self._open[work.number], seconds) for work, seconds in self._witness.overdue()]
+                    self._slow.end(self._open.pop(one.work.number).work)
+                late = [(self._open[work.number], seconds) for work, seconds in self._slow.overdue()]
             for one, seconds in late:
                 name = self._names[one.work.stage]
                 _log.warning("%s has been at %s for %.0f s:\n%s", name, one.rows, seconds, _stack(one, seconds))
