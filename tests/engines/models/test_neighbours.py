@@ -28,7 +28,7 @@ from transformers.models.roc_bert.configuration_roc_bert import RoCBertConfig
 from transformers.models.xglm.configuration_xglm import XGLMConfig
 
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler, mismatch
-from twinkle_engines.models.neighbours import Neighbours, look_at_packs, look_at_rows
+from twinkle_engines.models.neighbours import Neighbours, measure_packs, measure_rows
 
 PROGRAMS = int(os.environ.get("NEIGHBOUR_PROGRAMS", "1"))
 SMALL: dict[str, Any] = {name: value for name, value in SIZES.items() if name != "initializer_range"}
@@ -105,7 +105,7 @@ def built(config: Any, dtype: str = "float32") -> Any:
 )
 def test_a_model_whose_sequences_stand_alone_is_taken(name: str, dtype: str) -> None:
     model = built(EXACT[name], dtype)
-    found = [look_at_rows(model, CPU, "right"), look_at_rows(model, CPU, "left"), look_at_packs(model, CPU)]
+    found = [measure_rows(model, CPU, "right"), measure_rows(model, CPU, "left"), measure_packs(model, CPU)]
     assert found == [Neighbours()] * 3
 
 
@@ -114,9 +114,9 @@ def test_a_model_whose_sequences_stand_alone_is_taken(name: str, dtype: str) -> 
 )
 def test_a_model_that_reads_over_a_border_of_a_pack_is_refused_at_any_size_of_the_leak(name: str, dtype: str) -> None:
     model = built(LEAKING[name], dtype)
-    assert look_at_rows(model, CPU, "right") == Neighbours()
+    assert measure_rows(model, CPU, "right") == Neighbours()
     with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
-        look_at_packs(model, CPU)
+        measure_packs(model, CPU)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -135,31 +135,31 @@ def test_a_model_that_knows_what_it_is_to_predict_is_refused(kind: Any, dtype: s
 
 def test_a_model_that_chooses_among_many_tokens_is_not_padded_and_not_packed() -> None:
     model = built(DOGE)
-    assert [look_at_rows(model, CPU, side).padded for side in ("left", "right")] == [False, False]
+    assert [measure_rows(model, CPU, side).padded for side in ("left", "right")] == [False, False]
     with pytest.raises(ValueError, match="keep_window_size"):
-        look_at_packs(model, CPU)
+        measure_packs(model, CPU)
 
 
 def test_a_model_whose_own_code_fails_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="ReformerModelWithLMHead does not compute input_ids"):
-        look_at_rows(built(REFORMER), CPU, "right")
+        measure_rows(built(REFORMER), CPU, "right")
     with pytest.raises(ValueError, match="ReformerModelWithLMHead does not compute input_ids"):
-        look_at_packs(built(REFORMER), CPU)
+        measure_packs(built(REFORMER), CPU)
 
 
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_a_state_that_reads_padding_is_found(dtype: str) -> None:
     model = built(RECURRENT, dtype)
-    found = look_at_rows(model, CPU, "left")
+    found = measure_rows(model, CPU, "left")
     assert not found.padded and found.groups([3, 5, 3]) == [[0, 2], [1]]
-    assert look_at_rows(model, CPU, "right").padded
+    assert measure_rows(model, CPU, "right").padded
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_length_from_which_frequencies_change_is_found(dtype: str) -> None:
     for side in ("left", "right"):
-        assert look_at_rows(built(LONG, dtype), CPU, side) == Neighbours(True, BORDER, True)
-        assert look_at_rows(built(DYNAMIC, dtype), CPU, side) == Neighbours(True, BORDER, False)
+        assert measure_rows(built(LONG, dtype), CPU, side) == Neighbours(True, BORDER, True)
+        assert measure_rows(built(DYNAMIC, dtype), CPU, side) == Neighbours(True, BORDER, False)
     assert Neighbours(True, BORDER, True).groups([1, BORDER, BORDER + 1, 40, 0]) == [[0, 1, 4], [2, 3]]
     with pytest.raises(ValueError, match=f"at most {BORDER} tokens"):
         Neighbours(True, BORDER, False).group(BORDER + 1)
@@ -213,7 +213,7 @@ def test_an_answer_ends_at_the_border_and_has_the_log_probabilities_of_training(
 def test_looking_leaves_no_frequencies_of_long_sequences_behind() -> None:
     row = [5, 7] * (BORDER // 2)
     model = built(DYNAMIC)
-    look_at_rows(model, CPU, "right")
+    measure_rows(model, CPU, "right")
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([row])).logits
         assert_close(logits, built(DYNAMIC)(input_ids=torch.tensor([row])).logits)

@@ -15,7 +15,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.mistral.configuration_mistral import MistralConfig
 
 from twinkle.engines import Rollouts, TransformersModel
-from twinkle_engines.models.neighbours import look_at_attention
+from twinkle_engines.models.neighbours import measure_attention
 from twinkle_engines.models.sequence_attention import attention_by_sequence, can_attend_by_sequence
 
 LENGTHS = (12, 1, 5, 30, 2, 9, 12, 3)
@@ -44,7 +44,7 @@ def rollouts() -> Rollouts:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_packs_have_the_gradients_of_sequences_alone(family: str, checkpointing: bool) -> None:
     rows, model = rollouts(), build(BY_SEQUENCE[family])
-    assert can_attend_by_sequence(model, CPU) and look_at_attention(model, CPU)
+    assert can_attend_by_sequence(model, CPU) and measure_attention(model, CPU)
     masks: list[Any] = list(rows.mask or [])
     found = [-(plain_logprobs(model, ids) * mask)[1:].sum() for ids, mask in zip(rows.ids, masks, strict=True)]
     count = sum(int(mask[1:].sum()) for mask in masks)
@@ -90,5 +90,5 @@ def test_a_model_that_calculates_with_its_mask_keeps_its_own_attention(calculate
         return forward(*args, attention_mask=attention_mask, **options)
 
     layer.forward = calculating
-    assert not look_at_attention(model, CPU)
+    assert not measure_attention(model, CPU)
     assert can_attend_by_sequence(model, CPU)

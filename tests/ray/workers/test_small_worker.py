@@ -18,8 +18,8 @@ START = {
         objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling
         objects.shared_memory objects.shared_memory.placed objects.shared_memory.segment_ref objects.tensors
         objects.time_limit objects.wire ray_internals replies replies.withdrawn telemetry telemetry.whole_lines
-        workers workers.groups_here workers.loop_calls workers.rank_actor workers.shown_waits
-        workers.stack_dump
+        workers workers.loop_calls workers.rank_actor workers.shown_waits
+        workers.stack_dump workers.worker_backend
     """,
     "twinkle_remote": """
         backends backends.support call call.lazy_values call.lazy_values.alive_lazies component component.construct

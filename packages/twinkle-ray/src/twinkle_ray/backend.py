@@ -25,10 +25,10 @@ from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.placement.start_progress import StartProgress
 from twinkle_ray.telemetry.logs import WorkerLogs
 from twinkle_ray.telemetry.metrics import Exporter
+from twinkle_ray.workers.catch_up import catch_up
 from twinkle_ray.workers.groups import RayGroups
 from twinkle_ray.workers.node_agent import report_to_agents, start_agents
 from twinkle_ray.workers.records import RecordsOfWorkers
-from twinkle_ray.workers.replay import catch_up
 from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol import Backend, SessionDefaults
@@ -177,7 +177,7 @@ class RayBackend(Backend):
         if self._logs is not None:
             self._logs.add_labels(actor_set.labels())
         group = self._made[actor_set.group.name] = actor_set.assign_ranks(
-            seed=self._seed, environment=environment, timeout=self.start_timeout, replay=self._can_restart
+            seed=self._seed, environment=environment, timeout=self.start_timeout, keeps_constructors=self._can_restart
         )
         return group
 

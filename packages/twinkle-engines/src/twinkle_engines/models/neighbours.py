@@ -93,7 +93,7 @@ class Neighbours(NamedTuple):
         return list(found.values())
 
 
-def look_at_rows(
+def measure_rows(
     model: Any, device: torch.device, side: str, agree: Agree = float, *, cached: bool = True
 ) -> Neighbours:
     """Measure what padded rows do to each other; all ranks that share the model's parts call this.
@@ -127,8 +127,8 @@ def _rows(look: _Look, side: str, cached: bool) -> Neighbours:
     return Neighbours(padded, *look.border())
 
 
-def look_at_packs(model: Any, device: torch.device, agree: Agree = float) -> Neighbours:
-    """Measure what sequences of a pack do to each other; arguments as for `look_at_rows`.
+def measure_packs(model: Any, device: torch.device, agree: Agree = float) -> Neighbours:
+    """Measure what sequences of a pack do to each other; arguments as for `measure_rows`.
 
     Raises:
         ValueError: A sequence sees those before it, as layers with a state do; or a token those behind it.
@@ -149,7 +149,7 @@ def look_at_packs(model: Any, device: torch.device, agree: Agree = float) -> Nei
         return Neighbours(True, *look.border())
 
 
-def look_at_attention(model: Any, device: torch.device, agree: Agree = float) -> bool:
+def measure_attention(model: Any, device: torch.device, agree: Agree = float) -> bool:
     """Whether packs have the values of their sequences alone where each is attended to by itself.
 
     The values alone are those of the model's own attention. All ranks that share the model's parts call this.

@@ -32,7 +32,7 @@ class Objective(NamedTuple):
     Attributes:
         name: Its name, for errors.
         function: From log-probabilities (sequences, tokens) and the batch to its values.
-        unit: What its mean counts: "token", "sequence" or "pair".
+        unit: What its mean counts, as in `normalize=`: "token", "sequence" or "pair".
         compares: Whether it compares with log-probabilities that were computed without dropout; None where only the
             batch says.
         sampled: Whether it is an expectation over what was sampled; None where only the batch says.

@@ -15,7 +15,7 @@ from twinkle_engines.batches.padded import filler
 from twinkle_engines.batches.padding import TRUNCATED
 from twinkle_engines.models.forward import has_head_by_token, token_logprobs
 from twinkle_engines.models.micro_batches import MicroBatch, check_inputs, is_packed, micro_batches
-from twinkle_engines.models.neighbours import Neighbours, look_at_attention, look_at_packs, look_at_rows
+from twinkle_engines.models.neighbours import Neighbours, measure_attention, measure_packs, measure_rows
 from twinkle_engines.models.sequence_attention import attention_by_sequence, can_attend_by_sequence
 from twinkle_engines.models.token_limits import token_limits
 from twinkle_engines.parallel.tensor_parallel import plain_model
@@ -49,7 +49,7 @@ class Passes:
         self._model, self._layout = model, layout
         self._micro_batch_size, self._max_tokens = micro_batch_size, max_tokens
         self._limits = token_limits(model)
-        self._unread = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
+        self._not_given = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
         self._neighbours: dict[bool, Neighbours] = {}
         self._by_sequence = can_attend_by_sequence(model, layout.device)
         self._by_token: bool | None = None
@@ -64,13 +64,13 @@ class Passes:
             batch: This rank's part of the batch.
             check: Raises for a batch that is not to be computed.
         """
-        neighbours = self._look_at(batch)
+        neighbours = self._measured(batch)
         mine: list[MicroBatch] = []
         failure: Exception | None = None
         try:
             mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens, neighbours))
             check()
-            check_inputs(batch, self._unread)
+            check_inputs(batch, self._not_given)
             for part in mine:
                 self._limits.check(part.columns["input_ids"])
                 self._limits.check_targets(part.columns["targets"][part.columns["mask"]])
@@ -84,8 +84,8 @@ class Passes:
             return None
         return mine + [MicroBatch(filler())] * (int(steps) - len(mine))
 
-    def draws(self, wanted: bool | None, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
-        """Whether layers draw: as is wanted, or where the loss compares with nothing; all ranks call this.
+    def has_dropout(self, wanted: bool | None, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
+        """Whether a pass has dropout: as is wanted, or where the loss compares with nothing; all ranks call this.
 
         Raises:
             TypeError: It is no flag that is wanted.
@@ -110,7 +110,7 @@ class Passes:
     def logprobs(self, part: MicroBatch) -> Tensor:
         """The log-probabilities of a part's ids, on the CPU."""
         columns = part.on(self._layout.device).columns
-        with self._together(), attention_by_sequence(self._model, self._by_sequence and part.is_pack):
+        with self._collective_pass(), attention_by_sequence(self._model, self._by_sequence and part.is_pack):
             return token_logprobs(self._model, {**columns, "targets": columns["input_ids"]}).cpu()
 
     def add_gradients(
@@ -125,20 +125,20 @@ class Passes:
         for part in (one.on(self._layout.device) for one in parts):
             counted = part.columns["mask"]
             with attention_by_sequence(self._model, self._by_sequence and part.is_pack):
-                with self._together():
+                with self._collective_pass():
                     logprobs = token_logprobs(self._model, part.columns, counted if self._by_token else None)
-                total, reached = None, _Reached(logprobs)
+                total, watched = None, _Watched(logprobs)
                 if part.sequences and failure is None:
                     try:
-                        total, count = aim.share(reached.values, part)
+                        total, count = aim.share(watched.values, part)
                         figures = (total.item(), count, float(counted.sum()))
                         totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
                     except Exception as error:
                         failure, total = error, None
-                with self._together():
+                with self._collective_pass():
                     if total is not None:
                         total.backward()  # type: ignore[no-untyped-call]  # torch's own
-                    if not reached.seen:
+                    if not watched.seen:
                         failure = failure or (aim.without_gradient() if total is not None else None)
                         nothing = 0.0 * torch.where(counted, logprobs, 0).sum()
                         nothing.backward()  # type: ignore[no-untyped-call]  # torch's own
@@ -147,27 +147,27 @@ class Passes:
             failure.add_note("the gradients since the last step() are forgotten")
         return totals, failure
 
-    def _look_at(self, batch: Batch) -> Neighbours:
-        """The sequences that may be computed at once, padded or packed, measured once; all ranks call this."""
+    def _measured(self, batch: Batch) -> Neighbours:
+        """What sequences of such a batch, padded or packed, do to each other, measured once; all ranks call this."""
         packed = is_packed(batch, self._max_tokens)
         if packed not in self._neighbours:
             device, agree = self._layout.device, self._layout.max_over_all
-            with self._together():
+            with self._collective_pass():
                 if packed and self._by_sequence:
-                    self._by_sequence = look_at_attention(self._model, device, agree)
+                    self._by_sequence = measure_attention(self._model, device, agree)
                 with attention_by_sequence(self._model, packed and self._by_sequence):
                     self._neighbours[packed] = (
-                        look_at_packs(self._model, device, agree)
+                        measure_packs(self._model, device, agree)
                         if packed
-                        else look_at_rows(self._model, device, "right", agree)
+                        else measure_rows(self._model, device, "right", agree)
                     )
                 if self._by_token is None:
                     self._by_token = has_head_by_token(self._model, device, agree)
         return self._neighbours[packed]
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """A pass, whose collectives other ranks wait in: where it fails here, they get an error at once."""
+    def _collective_pass(self) -> Iterator[None]:
+        """A pass with collectives, in which other ranks wait: where it fails here, they get an error at once."""
         try:
             yield
         except Exception as error:
@@ -180,7 +180,7 @@ class Passes:
             raise
 
 
-class _Reached:
+class _Watched:
     """Values that a loss is computed from, and whether its backward pass has come to them.
 
     Attributes:
@@ -198,12 +198,12 @@ class _Reached:
 
 
 @contextmanager
-def drawing(model: Any, on: bool, group: ProcessGroup, device: torch.device) -> Iterator[None]:
-    """Passes that draw in the layers that draw, such as dropout, or do not; all ranks of the group call this.
+def dropout(model: Any, on: bool, group: ProcessGroup, device: torch.device) -> Iterator[None]:
+    """Passes with dropout, and with what else draws in layers, or without; all ranks of the group call this.
 
     Args:
         model: The model.
-        on: Whether its layers draw.
+        on: Whether the passes have it.
         group: Ranks that draw alike, whatever their generators; these go on by one number in each.
         device: Where the model is.
     """

@@ -171,16 +171,16 @@ class TransformersModel:
         """
         from twinkle_engines.models.micro_batches import check_trainable
         from twinkle_engines.models.objective import objective
-        from twinkle_engines.models.passes import drawing
+        from twinkle_engines.models.passes import dropout as dropout_in
 
         aim = objective(loss, normalize, options)
         self._check_unit(aim)
         parts = self._passes.prepare(batch, lambda: check_trainable(batch, aim.unit == "pair"))
         if parts is None:
             return {"loss": 0.0, "tokens": 0.0}
-        draws = self._passes.draws(dropout, aim, parts)
+        has_dropout = self._passes.has_dropout(dropout, aim, parts)
         try:
-            with drawing(self._model, draws, self._layout.mesh.get_group("tp"), self._layout.device):
+            with dropout_in(self._model, has_dropout, self._layout.mesh.get_group("tp"), self._layout.device):
                 totals, failure = self._passes.add_gradients(parts, aim, self._sums)
             flags = failure is not None, self._passes.is_truncated(aim, parts)
             total_loss, counted, tokens, failed, truncated = self._layout.sum_over_data([*totals, *map(float, flags)])

@@ -166,7 +166,7 @@ class TransformersSampler:
     def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
         import time
 
-        from twinkle_engines.models.neighbours import look_at_rows
+        from twinkle_engines.models.neighbours import measure_rows
         from twinkle_engines.samplers.answers import Writer, check_finite, write
         from twinkle_engines.samplers.token_drawing import Deadline
 
@@ -177,7 +177,7 @@ class TransformersSampler:
             check_finite(self._model, jobs[0].ids)  # what is no number has no neighbours either
             self._rereading.find_cache(jobs[0].ids)
             cached = self._rereading.cached
-            self._neighbours = look_at_rows(self._model, self._model.device, "left", cached=cached)
+            self._neighbours = measure_rows(self._model, self._model.device, "left", cached=cached)
         known = self._ends, self._limits, self._neighbours, self._kept, self._rereading
         writer = Writer(self._model, self._tokenizer, *known, deadline)
         return write(writer, jobs, params, self._micro_batch_size)

@@ -106,7 +106,7 @@ class HttpBackend(ThreadReplyBackend):
         update, sent = self._numbered(self._request(call), call.name, lazies)
         reply = self._reply(update, sent)
         reply.lazies = lazies
-        reply.told_each = None if call.spec.dispatch == "slice" else callable(call.spec.dispatch)
+        reply.each_has_rows = None if call.spec.dispatch == "slice" else callable(call.spec.dispatch)
         found = reply.ranks(call.ranks, update.each) if call.reads_ranks else reply
         self._take(reply, update)
         return found

@@ -75,8 +75,8 @@ class ServedReply(ThreadReply):
         name: As given.
         held: What keeps it at the server; an outcome holds this, and not the reply, which holds the outcome.
         lazies: The lazy results among the arguments of the call.
-        told_each: Whether every called rank received rows of its own, by the call's options or as the server reports
-            it; None if that is not known yet.
+        each_has_rows: Whether every called rank received rows of its own, by the call's options or as the server
+            reports it; None if that is not known yet.
         end: Done when all ranks have answered.
     """
 
@@ -105,7 +105,7 @@ class ServedReply(ThreadReply):
         self._error: bytes | Exception | None = None
         self._answers: list[RankUpdate] = []  # of ranks, as they came
         self._counted = 0  # of these, whose figures were asked for
-        self.told_each: bool | None = None
+        self.each_has_rows: bool | None = None
         self._ranks: WeakValueDictionary[int, RankReply] | None = None
 
     def take(self, update: CallUpdate) -> None:
@@ -120,7 +120,7 @@ class ServedReply(ThreadReply):
             self._error = update.unsent
             return
         if update.each is not None:
-            self.told_each = update.each
+            self.each_has_rows = update.each
         self._answers += update.ranks
         self._give(update.ranks)
         if not update.done and update.error is None:
@@ -150,7 +150,7 @@ class ServedReply(ThreadReply):
 
     def by_rank(self, ranks: Sequence[int]) -> ServedRanks:
         """The answers of its ranks, each by itself."""
-        return self.ranks(ranks, self.told_each)
+        return self.ranks(ranks, self.each_has_rows)
 
     def _give(self, answers: Sequence[RankUpdate]) -> None:
         """Give ranks that are read one by one their answers; one that has its answer keeps it."""

@@ -61,7 +61,7 @@ class HttpServer(Server):
                 raise BackendError(f"the server at {self.address} did not start")
             time.sleep(0.005)
         if self.token:  # all components are of this one's: it may see what their workers print
-            self._stop_lines = listen(self._api.tell_line)
+            self._stop_lines = listen(self._api.send_line)
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._terminate)
 

@@ -93,14 +93,16 @@ class ActorSet:
             for rank, location in enumerate(self.locations)
         }
 
-    def assign_ranks(self, *, seed: int, environment: Mapping[str, str], timeout: float, replay: bool) -> RayGroup:
+    def assign_ranks(
+        self, *, seed: int, environment: Mapping[str, str], timeout: float, keeps_constructors: bool
+    ) -> RayGroup:
         """Give every actor its rank.
 
         Args:
             seed: Seed of every process.
             environment: Variables of every process, in addition to those of ranks and devices.
             timeout: Seconds in which every actor must answer.
-            replay: Keep the constructors' tasks, so that they can run again.
+            keeps_constructors: Keep the constructors' tasks, so that they can run again.
 
         Raises:
             PlacementError: An actor was lost meanwhile.
@@ -118,7 +120,9 @@ class ActorSet:
             at, node_devices = self.locations[rank], self.reserved[rank].node_devices
             own = {**threads(at, kind, self.group.gpus_per_worker, node_devices), **shared, **local, "RANK": str(rank)}
             self._assignments.append(RankAssignment(name, rank, size, seed, own, paths))
-        return RayGroup(name, self._members(range(size), timeout), is_driver=True, replay=replay)
+        return RayGroup(
+            name, self._members(range(size), timeout), is_driver=True, keeps_constructors=keeps_constructors
+        )
 
     def restart(self, ranks: Sequence[int], timeout: float) -> Sequence[Member]:
         """Start other workers in the places of some ranks, which are ended, and give them these ranks.

@@ -45,7 +45,7 @@ class RayGroup:
         name: Name of the group.
         members: In rank order.
         is_driver: This is the one process that may rely on the tasks that the actors have cached.
-        replay: Keep the tasks that constructed components, and their inputs.
+        keeps_constructors: Keep the tasks that constructed components, and their inputs, for a restart.
 
     Attributes:
         name: As given.
@@ -61,9 +61,11 @@ class RayGroup:
 
     takes_unchecked = True
 
-    def __init__(self, name: str, members: Sequence[Member], *, is_driver: bool = False, replay: bool = False) -> None:
+    def __init__(
+        self, name: str, members: Sequence[Member], *, is_driver: bool = False, keeps_constructors: bool = False
+    ) -> None:
         self.name, self.size = name, len(members)
-        self._replay = replay
+        self._keeps_constructors = keeps_constructors
         self._lock = threading.Lock()
         self.created: dict[str, dict[int, tuple[Task, InputReplies]]] = {}
         self._is_driver = is_driver
@@ -83,6 +85,7 @@ class RayGroup:
 
     def _take_members(self, members: Sequence[Member]) -> None:
         self.members = tuple(members)
+        # Methods of the actors, looked up once; see `RankActor` for what each is sent.
         self._run: Sequence[Any] | LeftActor = [member.actor.run for member in self.members]
         self._run_with_inputs: Sequence[Any] | LeftActor = [member.actor.run_with_inputs for member in self.members]
         self._run_and_cache: Sequence[Any] | LeftActor = [member.actor.run_and_cache for member in self.members]
@@ -161,7 +164,7 @@ class RayGroup:
         if self._is_driver and first.instance not in self._meshes:
             report_start(f"constructing {first.name.partition('.')[0]} on {self.name}")
         self._meshes[first.instance] = first.mesh
-        if self._replay:
+        if self._keeps_constructors:
             made = self.created.setdefault(first.instance, {})
             made.update({rank: (tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)})
 

@@ -19,10 +19,10 @@ from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire,
 from twinkle_ray.ray_internals import visibility_variable
 from twinkle_ray.replies.withdrawn import Withdrawn
 from twinkle_ray.telemetry.whole_lines import end_output, name_output, print_by_line
-from twinkle_ray.workers.groups_here import GroupsHere
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.shown_waits import ShownWait
 from twinkle_ray.workers.stack_dump import offer_stack
+from twinkle_ray.workers.worker_backend import WorkerBackend
 from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.protocol import Outcome, WorkerInfo
@@ -134,6 +134,9 @@ class _Worker(Worker):
 class RankActor(LoopCalls):
     """One rank.
 
+    A caller sends it each task by one of five methods: `run`; `run_with_inputs` for lazy arguments; `run_and_cache` and
+    then `run_cached` for one that the driver repeats; `start_on_loop` of `LoopCalls` for one of the event loop.
+
     Attributes:
         worker: Runs its tasks, once it has a rank.
         info: Its group, rank and node.
@@ -150,7 +153,7 @@ class RankActor(LoopCalls):
         self._cached_task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
         self._store: RayStore
-        self._groups: GroupsHere | None = None
+        self._groups: WorkerBackend | None = None
         self.withdrawn: Withdrawn | None = None
 
     def locate(self, kind: str, named: Sequence[str] | None) -> WorkerLocation:
@@ -231,7 +234,7 @@ class RankActor(LoopCalls):
         if self._groups is not None:
             self._groups.replace(groups[0], agent)
         else:
-            self._groups = GroupsHere(groups[0], self._store, agent)
+            self._groups = WorkerBackend(groups[0], self._store, agent)
             attach("ray", self._groups, defaults)
         return offer.driver is None or placed.may_open(*offer.driver)
 

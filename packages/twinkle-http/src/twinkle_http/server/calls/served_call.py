@@ -75,7 +75,7 @@ class ServedCall:
         self.nbytes = 0
         self._is_counted = False
         self._told = (False, False)
-        self._ranks_told: set[int] = set()
+        self._ranks_reported: set[int] = set()
         self.reads_ranks = call.call.reads_ranks
         self.when_over: Callable[[str], None] | None = None
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class ServedCall:
             if not is_new and not ranks:
                 return None
             self._told = done, failed
-        outcomes = [self.call.outcome(rank) for rank in self._ranks_told] if done else ()
+        outcomes = [self.call.outcome(rank) for rank in self._ranks_reported] if done else ()
         if done and not self._is_counted:
             self._is_counted = True
             self.client.made(self, sum([one.produced for one in outcomes]))
@@ -133,7 +133,7 @@ class ServedCall:
                 return False
         return True
 
-    def tell_over(self) -> None:
+    def report_over(self) -> None:
         """Report once that all ranks have answered."""
         with self._lock:
             tell, self.when_over = self.when_over, None
@@ -146,9 +146,9 @@ class ServedCall:
 
     def _fresh_ranks(self) -> Sequence[int]:
         """The ranks whose answers are here and were not reported."""
-        known = self._ranks_told.union([reply.rank for reply in self.call.pending()])
+        known = self._ranks_reported.union([reply.rank for reply in self.call.pending()])
         fresh = [rank for rank in self.call.ranks if rank not in known]
-        self._ranks_told.update(fresh)
+        self._ranks_reported.update(fresh)
         return fresh
 
     def _rank_answers(self, ranks: Sequence[int]) -> list[RankUpdate]:

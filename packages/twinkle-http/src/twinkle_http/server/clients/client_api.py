@@ -129,10 +129,10 @@ class ClientApi:
             "twinkle_draining": ("1 while no new calls are taken.", int(self.draining)),
         }
 
-    def tell_line(self, line: str, is_error: bool) -> None:
+    def send_line(self, line: str, is_error: bool) -> None:
         """Send a printed line of a worker to all clients; from any thread."""
         for client in self.clients.all():
-            client.tell_line(line, is_error)
+            client.send_line(line, is_error)
 
     async def call(self, client: RemoteClient, number: int, body: Body[Raw]) -> bytes:
         """The answer to a call: the name and the state of its result; the same answer if it is sent again.
@@ -140,7 +140,7 @@ class ClientApi:
         Raises:
             RefusedError: The number was used for another request.
         """
-        client.answered(client.told_floor)
+        client.answered(client.reported_floor)
         answer = client.answers.get(number)
         if answer is None:
             if number < client.floor:
@@ -160,11 +160,11 @@ class ClientApi:
         last method took less than one: an answer that is late only because the machine is busy costs no second request.
         """
         answer = PendingAnswer(body.digest)
-        client.tell_first(name, lambda update: answer.set(packed(update)))
+        client.answer_with(name, lambda update: answer.set(packed(update)))
         loop = asyncio.get_running_loop()
 
         def accept() -> None:
-            client.tell_on_request(name)
+            client.keep_updates(name)
             answer.set(packed(CallUpdate(name, accepted=True)))
 
         def look() -> None:
@@ -212,7 +212,7 @@ class ClientApi:
         request_id = _request_id(client, name)
         try:
             request, call = (self.calls.decoder.request(client, body), None) if inline is None else inline
-            client.told_floor = max(client.told_floor, request.floor)
+            client.reported_floor = max(client.reported_floor, request.floor)
             if request.drop:
                 client.drop(request.drop)
             client.use.check("calls", "results", "bytes")

@@ -76,7 +76,7 @@ class RemoteClient:
         is_gone: It has ended, or its lease has.
         busy: Requests of it that are being answered.
         floor: Requests below this number were answered, and the client has the answers.
-        told_floor: The latest such number that a call has reported, for the event loop to read.
+        reported_floor: The latest such number that a call has reported, for the event loop to read.
         answers: The answer of each later request by its number.
     """
 
@@ -95,11 +95,11 @@ class RemoteClient:
         self.is_gone = False
         self.busy = 0
         self.seen = time.monotonic()
-        self.floor = self.told_floor = 0
+        self.floor = self.reported_floor = 0
         self.answers: dict[int, PendingAnswer] = {}
         self._counting = threading.Lock()
         self._loop = loop
-        self._first: dict[str, Callable[[CallUpdate], None]] = {}
+        self._first: dict[str, Callable[[CallUpdate], None]] = {}  # takes the first update of a call, by its name
         self._held: dict[str, CallUpdate] = {}  # of some ranks each
         self._waits = False
         self._updates: deque[tuple[int, CallUpdate]] = deque()
@@ -113,18 +113,18 @@ class RemoteClient:
             update: The update of the call.
             can_wait: Some ranks have answered, and the client waits for the others: several are reported together.
         """
-        self._loop.call_soon_threadsafe(self._tell, update, can_wait)
+        self._loop.call_soon_threadsafe(self._take, update, can_wait)
 
-    def tell_first(self, name: str, take: Callable[[CallUpdate], None]) -> None:
+    def answer_with(self, name: str, take: Callable[[CallUpdate], None]) -> None:
         """Have a function take the first update of a call, which then is not among those that the client asks for."""
         self._first[name] = take
 
-    def tell_on_request(self, name: str) -> None:
+    def keep_updates(self, name: str) -> None:
         """Keep all further updates of a call until the client asks."""
         self._first.pop(name, None)
         self._wait_with(name)
 
-    def tell_line(self, line: str, is_error: bool) -> None:
+    def send_line(self, line: str, is_error: bool) -> None:
         """Send a printed line of a worker to the client; from any thread. Lines that it does not read are left out."""
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self._append_line, line, is_error)
@@ -133,7 +133,7 @@ class RemoteClient:
         if len(self._updates) < MOST_LINES:
             self._append(CallUpdate(line=as_unicode(line[:_LONGEST_LINE]), is_error=is_error))
 
-    def _tell(self, update: CallUpdate, can_wait: bool) -> None:
+    def _take(self, update: CallUpdate, can_wait: bool) -> None:
         before = self._held.pop(update.name, None)
         if before is not None:
             update.ranks = before.ranks + update.ranks
@@ -151,9 +151,9 @@ class RemoteClient:
         """Begin to wait for more answers to report together; an update that answers a request waits for the end."""
         if name in self._held and name not in self._first and not self._waits:
             self._waits = True
-            self._loop.call_later(HELD_SECONDS, self._tell_held)
+            self._loop.call_later(HELD_SECONDS, self._take_held)
 
-    def _tell_held(self) -> None:
+    def _take_held(self) -> None:
         self._waits = False
         for name in [name for name in self._held if name not in self._first]:
             self._append(self._held.pop(name))
@@ -161,7 +161,7 @@ class RemoteClient:
     def _append(self, update: CallUpdate) -> None:
         self._count += 1
         if update.restarted is not None:
-            self.restarted.told(update.restarted[0], update.restarted[1:], self._count)
+            self.restarted.reported(update.restarted[0], update.restarted[1:], self._count)
         self._updates.append((self._count, update))
         self._arrived.set()
 

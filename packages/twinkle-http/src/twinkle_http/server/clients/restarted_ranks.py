@@ -39,7 +39,7 @@ class RestartedRanks:
         with self._lock:
             self._under_way.difference_update((group, rank) for rank in ranks)
 
-    def told(self, group: str, ranks: Sequence[int], number: int) -> None:
+    def reported(self, group: str, ranks: Sequence[int], number: int) -> None:
         """The update with this number reports that they have started."""
         with self._lock:
             self._under_way.difference_update((group, rank) for rank in ranks)

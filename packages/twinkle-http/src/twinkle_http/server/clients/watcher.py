@@ -115,7 +115,7 @@ class Watcher:
         over = one.call.done() or closed
         update = one.update(lost=closed)
         if over:
-            one.tell_over()
+            one.report_over()
             if self._calls.pop(id(one), None) is not None:  # else another thread has done this
                 one.client.use.add("calls", -1)
                 one.client.in_flight.discard(one.name)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 
 
-class GroupsHere(Backend):
-    """The groups of the session, in a worker.
+class WorkerBackend(Backend):
+    """The backend of a worker, by which it calls the groups of the session.
 
     Args:
         groups: What the driver has stored: a list of all groups.
