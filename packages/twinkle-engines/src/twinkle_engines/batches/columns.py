@@ -321,16 +321,16 @@ def entries_of(name: str, values: Sequence[Any] | None, count: int, of: str) -> 
     return None if values is None else entries(name, values, count, of)
 
 
-def flags_of(name: str, values: Sequence[Any] | None, count: int) -> list[bool] | None:
-    """One flag a sequence, as Python's; None where none is set, as without the column.
+def truncated_flags(values: Sequence[Any] | None, count: int) -> list[bool] | None:
+    """The column `truncated_sampling`: one flag a sequence, as Python's; None where none is set, as without the column.
 
     Raises:
         ValueError: There are more or fewer, or one is neither true nor false.
     """
-    found = [plain_number(value) for value in entries_of(name, values, count, "sequence") or ()]
+    found = [plain_number(value) for value in entries_of("truncated_sampling", values, count, "sequence") or ()]
     for i, value in enumerate(found):
         if not isinstance(value, bool):
-            raise ValueError(f"{name}[{i}] is {value!r:.60}: it is True or False")
+            raise ValueError(f"truncated_sampling[{i}] is {value!r:.60}: it is True or False")
     return found if any(found) else None
 
 
@@ -385,6 +385,6 @@ def take_state(rollouts: object, state: Mapping[str, Any]) -> None:
     for name in ("completions", "finish", "temperatures"):
         entries_of(name, given[name], len(lengths), "sequence")
     temperatures_of(given["temperatures"])
-    flags_of("truncated_sampling", given["truncated_sampling"], len(lengths))
+    truncated_flags(given["truncated_sampling"], len(lengths))
     for name, value in state.items():
         object.__setattr__(rollouts, name, value)

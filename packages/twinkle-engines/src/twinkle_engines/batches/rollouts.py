@@ -18,7 +18,6 @@ from twinkle_engines.batches.columns import (
     check_alike,
     counts_of,
     entries_of,
-    flags_of,
     further_columns,
     is_missing,
     join_columns,
@@ -28,6 +27,7 @@ from twinkle_engines.batches.columns import (
     known_columns,
     take_state,
     temperatures_of,
+    truncated_flags,
     without_marks,
 )
 from twinkle_engines.batches.description import rows, sizes
@@ -135,7 +135,7 @@ class Rollouts:
             entries_of("completions", completions, len(lengths), "sequence"),
             entries_of("finish", finish, len(lengths), "sequence"),
             temperatures_of(entries_of("temperatures", temperatures, len(lengths), "sequence")),
-            flags_of("truncated_sampling", truncated_sampling, len(lengths)),
+            truncated_flags(truncated_sampling, len(lengths)),
         )
 
     def _fill(self, *values: Any) -> Rollouts:

@@ -39,13 +39,13 @@ class TokenLimits(NamedTuple):
         """
         _check_below(ids, self.vocabulary, f"{what} has the token id", "tokens of the model's vocabulary")
 
-    def check_targets(self, ids: torch.Tensor, what: str = "a batch") -> None:
+    def check_targets(self, ids: torch.Tensor) -> None:
         """Raise for ids that the model does not predict.
 
         Raises:
             ValueError: An id is below 0, or not below the size of the head.
         """
-        _check_below(ids, self.predicted, f"{what} has the label", "tokens that the model's head predicts")
+        _check_below(ids, self.predicted, "a batch has the label", "tokens that the model's head predicts")
 
     def check_length(self, length: int, what: str = "a sequence") -> None:
         """Raise for a sequence that is longer than the model's table of positions.

@@ -31,7 +31,7 @@ NODE = 1  # code of the MessagePack extension whose data is the index of a node
 CONTAINERS = frozenset({"tuple", "set", "frozenset", "dict", "range", "slice", "enum", "named", "data", "made"})
 _INLINE_BYTES = 1024
 _PLAIN = frozenset({type(None), bool, float, str})
-_DEFAULTS = Limits()
+_DEPTH = Limits().depth  # that the other side reads
 IN_PLACE = object()
 """In the place of a node's tag: the value beside it travels in the place of the one that has the node."""
 
@@ -42,7 +42,6 @@ def encode(
     *,
     what: str = "the value",
     named: TagOf = lambda value, part: None,
-    limits: Limits = _DEFAULTS,
 ) -> WireMessage:
     """A message that stands for a value.
 
@@ -52,20 +51,17 @@ def encode(
         what: Name of the value, for errors.
         named: A node for a value that travels as a name, such as a lazy result; None for other values. It is called
             with the value and with a function that encodes a part of the value.
-        limits: The depth that the other side reads.
 
     Raises:
         WireTypeError: It holds a value of a type that cannot be sent; the message names the type and the place.
     """
-    encoder = _Encoder(types, named, limits.depth)
+    encoder = _Encoder(types, named)
     return _framed(encoder.part(value, what, 0), encoder, what)
 
 
-def encode_request(
-    request: CallRequest, types: TypeNames, *, what: str, named: TagOf, limits: Limits = _DEFAULTS
-) -> WireMessage:
+def encode_request(request: CallRequest, types: TypeNames, *, what: str, named: TagOf) -> WireMessage:
     """The message of a call's request, whose arguments and mesh are values; see `encode`."""
-    encoder = _Encoder(types, named, limits.depth)
+    encoder = _Encoder(types, named)
     if not (request.args or request.kwargs or request.mesh is not None):
         return _framed(request, encoder, what)
     request.args = encoder.part(request.args, f"{what}['args']", 0)
@@ -83,12 +79,11 @@ def _framed(root: Any, encoder: _Encoder, what: str) -> WireMessage:
 
 
 class _Encoder:
-    def __init__(self, types: TypeNames, named: TagOf, depth: int) -> None:
+    def __init__(self, types: TypeNames, named: TagOf) -> None:
         self.nodes: list[list[Any]] = []
         self.buffers: list[memoryview] = []
         self._types = types
         self._named = named
-        self._depth = depth
         self._seen: dict[int, tuple[Any, msgspec.msgpack.Ext]] = {}
 
     def part(self, value: Any, where: str, depth: int) -> Any:
@@ -98,8 +93,8 @@ class _Encoder:
             return value
         if kind is int and -(1 << 63) <= value < 1 << 64:
             return value
-        if depth > self._depth:
-            raise WireTypeError(f"{where} is more than {self._depth} values deep, or contains itself")
+        if depth > _DEPTH:
+            raise WireTypeError(f"{where} is more than {_DEPTH} values deep, or contains itself")
         if kind is list:
             if _PLAIN.issuperset(map(type, value)):
                 return value

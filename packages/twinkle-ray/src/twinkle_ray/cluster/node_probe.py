@@ -25,15 +25,14 @@ class NodeProbe:
 
     Args:
         node: Ray's id of the node.
-        seconds: For so long no attempt must succeed.
 
     Attributes:
         problem: Why the node cannot be reached; None as long as that is not certain.
     """
 
-    def __init__(self, node: str, seconds: float = _SECONDS) -> None:
+    def __init__(self, node: str) -> None:
         self.problem: str | None = None
-        self._node, self._seconds = node, seconds
+        self._node = node
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="twinkle-probe", daemon=True).start()
 
@@ -51,7 +50,7 @@ class NodeProbe:
             problems = list(connect_all(places, _ATTEMPT).values())
             if None in problems:
                 since, self.problem = time.monotonic(), None
-            elif time.monotonic() - since >= self._seconds:
+            elif time.monotonic() - since >= _SECONDS:
                 host, port = next(iter(places.values()))
                 self.problem = (
                     f"its node at {host}:{port} cannot be reached from {socket.gethostname()}: it {problems[0]}"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twinkle_ray.placement.assign import DeviceAssignment
 
 _POLL = 0.2  # seconds between checks of what is free
+_FREE_SECONDS = 5.0  # in which Ray frees a placement group
 _NODE = "ray.io/node-id"
 
 
@@ -116,12 +117,12 @@ class Reservation:
             else:
                 return
 
-    def free(self, names: Sequence[str] | None = None, timeout: float = 5.0) -> None:
+    def free(self, names: Sequence[str] | None = None) -> None:
         """Free what groups hold, all of it by default, and wait until it is free."""
         held = [one for name in list(self._held if names is None else names) for one in self._held.pop(name, [])]
         for reserved in held:
             remove_placement_group(reserved)
-        until = time.monotonic() + timeout
+        until = time.monotonic() + _FREE_SECONDS
         while held and time.monotonic() < until:
             held = [reserved for reserved in held if placement_group_table(reserved).get("state") != "REMOVED"]
             if held:

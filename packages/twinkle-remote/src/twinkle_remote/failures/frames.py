@@ -27,6 +27,7 @@ _MACHINERY = (
 _FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twinkle_ray", "twinkle_http"))
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
+_INNERMOST = 6  # frames of a stack that are shown
 _WAITED_IN = ("ray", "urllib3")
 _SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
 
@@ -36,7 +37,7 @@ def is_machinery_file(name: str) -> bool:
     return any(folder in name for folder in _FOLDERS) and _SUITE not in name
 
 
-def user_stack(frame: FrameType | None, limit: int = 6) -> str:
+def user_stack(frame: FrameType | None) -> str:
     """The innermost user frames of a worker's stack; without any, the frames of these packages."""
     stack = traceback.extract_stack(frame)
     own = [at for at in stack if not is_machinery_file(at.filename)]
@@ -44,7 +45,7 @@ def user_stack(frame: FrameType | None, limit: int = 6) -> str:
     inside = [at for at in own if below and stack.index(at) > below[0]]
     if all(at.filename.startswith(_LIBRARY) and _INSTALLED not in at.filename for at in inside):
         inside = []  # these packages wait inside of Python's own modules
-    return "".join(traceback.format_list((inside or stack)[-limit:]))
+    return "".join(traceback.format_list((inside or stack)[-_INNERMOST:]))
 
 
 class plain_interrupt:  # noqa: N801 - a context manager that reads as a noun; contextlib doubles its time
