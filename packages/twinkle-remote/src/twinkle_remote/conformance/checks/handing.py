@@ -1,20 +1,25 @@
-"""Checks: how lazy results move from one component to the next."""
+"""Checks: how lazy results, and tables of them, move from one component to the next."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.arguments import Replicate
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.submit import submit
+from twinkle_remote.call.tables.table_operations import concat, join, map, select, take  # noqa: A004  named like Python's
 from twinkle_remote.conformance.harness import needs, plain, raises
 from twinkle_remote.conformance.subjects.components import Counter
 from twinkle_remote.conformance.subjects.echo import Echo, Holder, Reducer
 from twinkle_remote.conformance.subjects.faults import Faulty
 from twinkle_remote.conformance.subjects.layouts import EIGHT, FOUR, TWO
+from twinkle_remote.conformance.subjects.tables import Ledger
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.sessions.current import stats
+from twinkle_remote.streams.open_stream import stream
 
 if TYPE_CHECKING:
     from twinkle_remote.conformance.harness import Harness
@@ -165,6 +170,107 @@ def calls_return_before_they_are_done(harness: Harness) -> None:
     assert held.result() == "open" and behind.result() == [1, 2]
 
 
+def tables_are_what_their_values_are(harness: Harness) -> None:
+    """`take`, `concat`, `select` and `join` of lazy rows: fetched, or given to the next call on any mesh."""
+    for source, target in ((EIGHT["dp2 pp2 tp2"], FOUR["dp4"]), (EIGHT["irregular"], FOUR["pp2 dp2"])):
+        maker, sink = harness.build(Ledger, 8, mesh=source), harness.build(Echo, 4, mesh=target)
+        lazy, value = submit(maker.make, list(range(9))), plain(maker.make(list(range(9))))
+        for table in (
+            lambda rows: take(rows, [8, 0, -2, 3, 3]),
+            lambda rows: take(rows, slice(7, 1, -2)),
+            lambda rows: take(rows, []),
+            lambda rows: concat([rows, take(rows, [4]), rows]),
+            lambda rows: select(rows, "ids"),
+            lambda rows: join(rows, {"score": [10 * row for row in range(9)]}),
+            lambda rows: take(join(select(rows, "note", "ids"), select(rows, "wide")), [5, 5, 1]),
+        ):
+            assert get(table(lazy)) == table(value)
+            assert harness.each(4, sink.given(table(lazy))) == harness.each(4, sink.given(table(value)))
+        with raises(IndexError, "9"):
+            get(take(lazy, [9]))
+        with raises(KeyError, "other"):
+            get(select(lazy, "other"))
+
+
+def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
+    """`balance=`: results are in the order of the rows, on every mesh, also those of lazy rows in another order."""
+    for mesh in (*FOUR.values(), None):
+        ledger = harness.build(Ledger, 4, mesh=mesh)
+        for count in (0, 1, 3, 9):
+            rows = plain(ledger.make(list(range(count))))
+            assert plain(ledger.balanced(rows)) == rows
+            assert get(ledger.balanced(submit(ledger.make, list(range(count))))) == rows
+            order = [row for row in (7, 2, 2, 0) if row < count]
+            assert get(ledger.balanced(take(submit(ledger.balanced, rows), order))) == take(rows, order)
+
+
+def columns_are_read_and_added(harness: Harness) -> None:
+    """`reads=` and `adds=`: rows with the added columns, and no use of a column that is not read."""
+    for mesh in (*FOUR.values(), None):
+        maker, ledger = harness.build(Ledger, 8, mesh=EIGHT["dp4 cp2"]), harness.build(Ledger, 4, mesh=mesh)
+        value = plain(maker.make(list(range(7))))
+        for rows in (value, submit(maker.make, list(range(7)))):
+            graded = submit(ledger.grade, rows, by=3)
+            noted = submit(ledger.annotate, graded, "next")
+            wanted = {**value, "score": [3 * row for row in range(7)], "next": [row + 1 for row in range(7)]}
+            assert get(noted) == wanted and list(get(noted)) == list(wanted)
+            assert get(ledger.pairs(noted)) == [(row, 3 * row, True) for row in range(7)]
+            assert get(ledger.pairs(take(noted, [6, 0, 0]))) == [(row, 3 * row, True) for row in (6, 0, 0)]
+            assert get(ledger.asks(rows)) == ["True False uuuuu"] * 7
+            for wrong in (rows, noted):
+                with raises(KeyError, "reads", "'wide'"):
+                    get(ledger.peek(wrong))
+    with raises(TypeError, "Ledger.grade", "list"):
+        get(ledger.grade([1, 2]))
+
+
+@needs("pandas")
+def frames_keep_the_columns_that_are_not_read(harness: Harness) -> None:
+    """A frame cannot hold the mark of a column that `reads=` leaves out, so it has all columns."""
+    ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"])
+    assert get(ledger.of_frame(submit(ledger.frame, [1, 2, 3]))) == [True] * 3
+    if not harness.served:  # a frame is no value that such a session carries
+        assert get(ledger.of_frame(get(ledger.frame([1, 2, 3])))) == [True] * 3
+
+
+@needs(apart=True)
+def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
+    """The next call fetches the columns that it reads, from the workers that made them."""
+    maker, ledger = harness.build(Ledger, 4, mesh=FOUR["dp4"]), harness.build(Ledger, 2, mesh=TWO)
+    graded = submit(ledger.grade, submit(maker.make, list(range(200))))
+    assert get(ledger.pairs(graded))[-1] == (199, 398, True)
+    for used in stats()[-2:]:
+        whole = harness.served and used.method == "Ledger.grade"  # such workers keep whole rows
+        assert used.method.startswith("Ledger.") and sum(used.worker_fetched.values()) < (1 << 20 if whole else 40_000)
+
+
+def a_function_of_rows_runs_where_they_are(harness: Harness) -> None:
+    """`map`: on the workers that hold the parts; a session that carries no functions refuses it by name."""
+    ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"])
+    if harness.served:
+        with raises(DispatchError, "map"):
+            get(map(submit(ledger.make, [1, 2, 3]), _texts))
+        return
+    rows = submit(ledger.make, [1, 2, 3])
+    assert get(map(rows, _texts)) == map(get(rows), _texts) == ["1", "1", "2", "2", "3", "3"]
+    assert get(take(map(take(rows, [2, 0]), _texts), [0, 2])) == ["3", "1"]
+
+
+def _texts(rows: dict[str, Any]) -> list[str]:
+    return [text for row in rows["ids"] for text in [str(row)] * 2]
+
+
+def a_stream_reads_and_adds_columns(harness: Harness) -> None:
+    """Stages with `reads=` and `adds=`, some with more arguments: the rows of the loop by hand."""
+    maker, ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"]), harness.build(Ledger, 2, mesh=TWO)
+    source = [[0, 1, 2], [3], [4, 5, 6, 7]]
+    wanted = [get(ledger.annotate(get(ledger.grade(get(maker.make(rows)), by=5)), "next")) for rows in source]
+    stages: Any = (maker.make, partial(ledger.grade, by=5), partial(ledger.annotate, name="next"))
+    for options in ({"ahead": 0}, {"ahead": 8}, {"ahead": 8, "chunk": 1}):
+        with stream(source, *stages, **options) as batches:
+            assert [get(batch) for batch in batches] == wanted
+
+
 CHECKS = (
     handing_over_gives_each_rank_the_same_rows,
     handing_over_takes_unequal_lengths,
@@ -176,4 +282,11 @@ CHECKS = (
     results_move_from_worker_to_worker,
     lazy_collect_and_sync_say_when,
     calls_return_before_they_are_done,
+    tables_are_what_their_values_are,
+    rows_that_are_divided_by_costs_come_in_order,
+    columns_are_read_and_added,
+    frames_keep_the_columns_that_are_not_read,
+    columns_that_are_not_read_do_not_move,
+    a_function_of_rows_runs_where_they_are,
+    a_stream_reads_and_adds_columns,
 )

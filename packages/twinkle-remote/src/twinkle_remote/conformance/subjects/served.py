@@ -18,6 +18,7 @@ from twinkle_remote.conformance.subjects import (
     lifetimes,
     loops,
     streamed,
+    tables,
 )
 from twinkle_remote.protocol.component import is_component_type
 
@@ -39,6 +40,7 @@ _MODULES: tuple[ModuleType, ...] = (
     lifetimes,
     loops,
     streamed,
+    tables,
 )
 VALUE_TYPES: tuple[type, ...] = (echo.Batch, echo.Pair, echo.Side, echo.Holder)
 
