@@ -215,6 +215,20 @@ def test_a_column_of_another_shape_is_never_spread_over_the_batch(name: str, siz
             average(other, batch)
 
 
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf])
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "cross_entropy"])
+def test_what_is_infinite_at_a_token_that_counts_is_named(name: str, wrong: float) -> None:
+    """A bound of the ratio would make a number of it: a clipped token, or none."""
+    given = {column: torch.zeros(2, 3) for column in ("logprobs", "ref_logprobs", "advantages")}
+    batch = {"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3), **given}
+    reads = {"dpo": ["ref_logprobs"], "grpo": list(given)}.get(name, ["logprobs", "advantages"])
+    for column in reads:
+        spoiled = given[column].clone()
+        spoiled[1, 2] = wrong
+        with pytest.raises(ValueError, match=f"column {column} has {wrong}"):
+            LOSSES[name](torch.zeros(2, 3), {**batch, column: spoiled}, **({"beta": 0.1} if name == "grpo" else {}))
+
+
 def test_errors_name_what_is_missing() -> None:
     batch = Rollouts([[1, 2]], logprobs=[[0.0, 0.0]]).pad()
     with pytest.raises(ValueError, match="the loss grpo needs the column advantages"):

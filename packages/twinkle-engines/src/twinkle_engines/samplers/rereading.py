@@ -117,7 +117,7 @@ class Rereading:
         return gap > max(_NEAR, 4 * rounding)
 
     def _gaps(self, answer: Answer, temperature: float) -> _Gaps:
-        """How far an answer's log-probabilities are from those that are read; nothing is known of what is no number."""
+        """The distances of an answer's log-probabilities from those that are read; 0 where these are no numbers."""
         ids = [*answer.prompt, *answer.ids]
         logits = self._read(ids, len(answer.prompt), 0)
         size, wide = logits.itemsize, logits.float() / temperature
@@ -125,7 +125,7 @@ class Rereading:
         read, spread = chosen(wide, targets), float(wide.std())
         if not bool(read.isfinite().all()):
             return _Gaps(torch.zeros(len(answer.ids)), 1.0, size)
-        rounding = []
+        rounding: list[torch.Tensor] = []
         for pad in _PADS if size <= 2 and spread > 0 else ():
             try:
                 again = chosen(self._read(ids, len(answer.prompt), pad).float() / temperature, targets)
@@ -148,7 +148,7 @@ class Rereading:
 
 
 class _Gaps(NamedTuple):
-    """How far the log-probabilities of an answer are from those that are read.
+    """Distances of the log-probabilities of an answer from those that are read.
 
     Attributes:
         gaps: At each token.

@@ -101,7 +101,7 @@ class TokenDrawing(LogitsProcessor):
         )
 
 
-def decoded(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, *, skips_special: bool = False) -> str:
+def decoded(ids: list[int], tokenizer: PreTrainedTokenizerBase, *, skips_special: bool = False) -> str:
     """The text of tokens as they were written: spaces before marks stay, so that more tokens have a longer text.
 
     Args:

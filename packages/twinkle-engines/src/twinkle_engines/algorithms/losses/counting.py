@@ -32,7 +32,8 @@ def needed(batch: Mapping[str, torch.Tensor], name: str, loss: str) -> torch.Ten
     """A column that a loss cannot do without, with a value for each token.
 
     Raises:
-        ValueError: The batch has none, or one of another shape, which torch would spread over the wrong dim.
+        ValueError: The batch has none, or one of another shape, which torch would spread over the wrong dim; or a value
+            is infinite where a token counts, which a bound would hide. NaN goes on into the loss.
     """
     if name not in batch:
         raise ValueError(f"the loss {loss} needs the column {name}, and the batch has {', '.join(batch)}")
@@ -42,6 +43,12 @@ def needed(batch: Mapping[str, torch.Tensor], name: str, loss: str) -> torch.Ten
             f"the loss {loss} reads the column {name} by token, of the shape {tuple(shape)}, but it has the shape "
             f"{tuple(column.shape)}: give each token its value, as {name}[:, None].expand_as(input_ids) does with one "
             "number a sequence"
+        )
+    infinite = counted(batch) & column.isinf()
+    if bool(infinite.any()):
+        raise ValueError(
+            f"the column {name} has {column[infinite][0].item()} at a token that counts, and the loss "
+            f"{loss} has no value there: look at the model that computed it, or leave the token out of the mask"
         )
     return column
 
