@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from twinkle_http.plain.values import to_json, to_value
 
@@ -45,7 +50,7 @@ def test_what_is_written_is_read_again(kind: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given"),
+    ("kind", "fields"),
     [
         (Inner, {"by_step": {}, "by_stepp": {}}),
         (Outer, {"inners": [{"other": 1}]}),
@@ -56,6 +61,37 @@ def test_what_is_written_is_read_again(kind: Any, value: Any) -> None:
         (dict[int, Inner], {"1": {"y": 2}}),
     ],
 )
-def test_what_is_unknown_is_refused(kind: Any, given: Any) -> None:
+def test_what_is_unknown_is_refused(kind: Any, fields: Any) -> None:
     with pytest.raises(msgspec.ValidationError):
-        to_value(given, kind, lambda name: None)
+        to_value(fields, kind, lambda name: None)
+
+
+ARRAYS: list[Any] = [np.ndarray, torch.Tensor]
+ARRAYS += [NDArray[kind] for kind in (np.int64, np.uint8, np.float64, np.bool_, np.str_)]
+_element = st.sampled_from([0, 1, -3, 300, 2**63, 2**64, True, False, 0.5, 2.0, 1e300, "7", "a", None])
+_row = st.lists(_element, max_size=3) | st.lists(st.integers(0, 9), max_size=3)
+
+
+def _alike(made: Any, sent: Any) -> bool:
+    if isinstance(sent, list):
+        return isinstance(made, list) and len(made) == len(sent) and all(map(_alike, made, sent))
+    if sent is None:
+        return isinstance(made, float) and made != made
+    return made == sent and isinstance(made, bool) == isinstance(sent, bool)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(ARRAYS), _element | _row | st.lists(_row, max_size=3))
+def test_an_array_has_the_elements_that_were_sent(kind: Any, sent: Any) -> None:
+    try:
+        made = to_value(sent, kind, lambda name: None)
+    except msgspec.ValidationError:
+        return
+    rounded = isinstance(made, torch.Tensor) and made.is_floating_point()
+    expected = torch.tensor(sent, dtype=torch.float64).float().tolist() if rounded and sent != [] else sent
+    assert _alike(made.tolist(), expected), (kind, sent, made)
+
+
+@pytest.mark.parametrize(("kind", "sent"), [(np.ndarray, [[1, 2], [3, 4]]), (NDArray[np.float32], [1, 0.5, None])])
+def test_arrays_of_numbers_are_taken(kind: Any, sent: Any) -> None:
+    assert _alike(to_value(sent, kind, lambda name: None).tolist(), sent)

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 _RESULT = ".result"  # behind the names of schemas
 _VALUES = ("default", "const", "enum", "examples")
+_TAKEN: dict[str | None, set[type]] = {
+    "b": {bool},
+    "i": {int},
+    "u": {int},
+    "f": {int, float, type(None)},  # null is a number that is not finite
+    "U": {str},
+}
+"""The types of elements that an array takes as they are, by the kind of its dtype."""
 _NUMBERS = {"description": "numbers, as lists within lists"}
 
 
@@ -56,7 +64,7 @@ def to_value(value: Any, kind: Any, component: Callable[[str], Any]) -> Any:
         if numpy is not None and _of(wanted, numpy.ndarray):
             return _array(numpy, wanted, given)
         if torch is not None and wanted is torch.Tensor:
-            return torch.tensor(given)
+            return _tensor(torch, given)
         raise JsonValueError(f"JSON does not express a {getattr(wanted, '__name__', wanted)}")
 
     made = msgspec.convert(value, kind, dec_hook=make, str_keys=True)  # keys in JSON are texts
@@ -97,10 +105,42 @@ def _of(wanted: Any, kind: type) -> bool:
 
 def _array(numpy: Any, wanted: Any, given: Any) -> Any:
     dtypes = [numpy.dtype(inner) for one in getattr(wanted, "__args__", ()) for inner in _arguments(one, numpy)]
-    made = numpy.asarray(given, dtype=dtypes[0] if dtypes else None)
-    if made.dtype.kind not in "biufU":
-        raise JsonValueError("an array has numbers of one shape")
+    dtype = dtypes[0] if dtypes else None
+    found = _elements(given, None if dtype is None else dtype.kind)
+    try:
+        made = numpy.asarray(given, dtype=dtype)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise JsonValueError(str(error)) from None
+    if made.dtype.kind not in "biufU" or (found == {int} and dtype is None and made.dtype.kind == "f"):
+        raise JsonValueError("an array has numbers of one shape and of one type")
     return made
+
+
+def _tensor(torch: Any, given: Any) -> Any:
+    _elements(given, None)
+    try:
+        return torch.tensor(given)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        raise JsonValueError(str(error)) from None
+
+
+def _elements(given: Any, kind: str | None) -> set[type]:
+    """The types of the elements of nested lists, none of which an array of a kind changes.
+
+    Raises:
+        JsonValueError: An element would become a value of another type.
+    """
+    found: set[type] = set()
+    level = [given]
+    while level:
+        found.update(map(type, level))
+        level = [element for part in level if type(part) is list for element in part]
+    found.discard(list)
+    taken = [_TAKEN[kind]] if kind in _TAKEN else list(_TAKEN.values())
+    if not any(found <= one for one in taken):
+        shown = ", ".join(sorted(one.__name__ for one in found))
+        raise JsonValueError(f"an array of one type cannot hold elements of the types {shown} as they are")
+    return found
 
 
 def _arguments(one: Any, numpy: Any) -> Sequence[type]:
