@@ -66,8 +66,8 @@ def test_what_is_unknown_is_refused(kind: Any, fields: Any) -> None:
         to_value(fields, kind, lambda name: None)
 
 
-ARRAYS: list[Any] = [np.ndarray, torch.Tensor]
-ARRAYS += [NDArray[kind] for kind in (np.int64, np.uint8, np.float64, np.bool_, np.str_)]
+ARRAYS: list[Any] = [np.ndarray, torch.Tensor, NDArray[np.int64], NDArray[np.uint8]]
+ARRAYS += [NDArray[np.float64], NDArray[np.bool_], NDArray[np.str_]]
 _element = st.sampled_from([0, 1, -3, 300, 2**63, 2**64, True, False, 0.5, 2.0, 1e300, "7", "a", None])
 _row = st.lists(_element, max_size=3) | st.lists(st.integers(0, 9), max_size=3)
 

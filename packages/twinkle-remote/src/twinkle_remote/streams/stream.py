@@ -66,7 +66,7 @@ class Stream(Generic[R_co]):
         self._functions = tuple(stages)
         self._stages = [stage_of(stage) for stage in stages]
         self._weights = StageWeights(self._stages, weights_of)
-        self._source = RowSource(source)
+        self._source = RowSource(source, copies=bool(self._rules.ahead or self._rules.rows))
         if self._rules.ahead:
             for stage in self._stages:
                 check_chunks(stage)

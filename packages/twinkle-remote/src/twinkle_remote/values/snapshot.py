@@ -18,7 +18,7 @@ _UNCHANGING = frozenset({"pyarrow", "polars"})
 """Libraries whose values do not change, and may be large."""
 
 
-def snapshot(value: Any, *, keep: bool = False) -> Any:
+def snapshot(value: Any, *, keep: bool = False, frozen: bool = True, leave: frozenset[Any] = PLAIN) -> Any:
     """A copy for the receiver: writes to it are not visible elsewhere.
 
     Everything but components is copied, at any depth, also modules, sets and generators of random numbers. An array
@@ -28,15 +28,17 @@ def snapshot(value: Any, *, keep: bool = False) -> Any:
     Args:
         value: An argument or a result; never mutated.
         keep: Copy arrays as well, because their owner may write to them later.
+        frozen: Arrays are read-only.
+        leave: Types whose values stay themselves, the plain ones among them.
     """
-    return _Copies(keep).of(value)
+    return _Copies(keep, frozen, leave).of(value)
 
 
 class _Copies:
     """The copies of one value; a leaf that stands in it twice is copied once."""
 
-    def __init__(self, keep: bool) -> None:
-        self._keep = keep
+    def __init__(self, keep: bool, frozen: bool, leave: frozenset[Any]) -> None:
+        self._keep, self._frozen, self._leave = keep, frozen, leave
         self._has_objects = False
         self._made: dict[int, Any] = {}  # also the memo of `copy.deepcopy`
         self._alive: list[Any] = []  # what was copied: an id is one object's while that is there
@@ -44,7 +46,7 @@ class _Copies:
     def of(self, value: Any) -> Any:
         """The receiver's copy of a value."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in self._leave:
             return value
         if kind is list or kind is tuple:
             if PLAIN.issuperset(map(type, value)):
@@ -69,7 +71,8 @@ class _Copies:
         """The receiver's copy of an array, a tensor, a frame or another object."""
         numpy, torch, pandas = map(sys.modules.get, ("numpy", "torch", "pandas"))
         if numpy is not None and type(value) is numpy.ndarray:
-            return read_only(value.copy() if self._keep else value.view())
+            own = value.copy() if self._keep else value.view()
+            return read_only(own) if self._frozen else own
         if torch is not None and isinstance(value, torch.Tensor):
             own = _own_tensor(torch, value)
             if type(own) is type(value) is not torch.Tensor:

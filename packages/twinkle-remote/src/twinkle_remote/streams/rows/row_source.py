@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.streams.chunks.chunk_result import cut, join_rows
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
-from twinkle_remote.values.rows import rows_of, splitter_of
+from twinkle_remote.values.rows import PLAIN, rows_of, splitter_of
+from twinkle_remote.values.snapshot import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ class SourceBatch:
     turn_first: int
 
 
+_LEFT: frozenset[Any] = PLAIN | {Lazy}
 _readers: weakref.WeakSet[RowSource] = weakref.WeakSet()
 
 
@@ -60,10 +62,12 @@ class RowSource:
 
     Args:
         source: Any iterable of values with rows; each iteration over it is an epoch.
+        copies: Rows are kept while the source is read on, so that they are copied: it may write to them again.
     """
 
-    def __init__(self, source: Iterable[Any]) -> None:
+    def __init__(self, source: Iterable[Any], *, copies: bool = False) -> None:
         self._source = source
+        self._copies = copies
         self._iterator: Iterator[Any] | None = None
         self._batches: list[SourceBatch] = []
         self._passes = 0
@@ -149,6 +153,8 @@ class RowSource:
             indices = None if indices is None else indices[skip:]
         epoch = self._passes if numbered is None else numbered.epoch
         state = None if self._reading is None else self._reading[0]
+        if self._copies:
+            value = snapshot(value, keep=True, frozen=False, leave=_LEFT)
         return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state, self._passes, self._pass_first)
 
     def _numbered(self, value: Any) -> NumberedRows | None:
@@ -241,7 +247,8 @@ class RowSource:
             self._to_skip = state["skip"]
 
     def _source_state(self) -> Any:
-        return self._source.state_dict() if isinstance(self._source, ResumableSource) else None
+        """The source's state as it is now, which the source may write to again."""
+        return snapshot(self._source.state_dict(), keep=True) if isinstance(self._source, ResumableSource) else None
 
 
 def _without_fillers(value: Any, numbered: NumberedRows) -> tuple[Any, list[int]]:
