@@ -126,11 +126,11 @@ def test_a_model_that_knows_what_it_is_to_predict_is_refused(kind: Any, dtype: s
     sizes: dict[str, Any] = {name: SIZES[name] for name in ("vocab_size", "hidden_size", "num_attention_heads")}
     sizes |= {"num_hidden_layers": 2, "intermediate_size": 48, "pad_token_id": 0}
     model = built(kind(**sizes), dtype)
-    for look in (look_at_rows, look_at_packs):
-        arguments: Any = (model, CPU, "right") if look is look_at_rows else (model, CPU)
+    for look in (measure_rows, measure_packs):
+        arguments: Any = (model, CPU, "right") if look is measure_rows else (model, CPU)
         with pytest.raises(ValueError, match="is_decoder=True"):
             look(*arguments)
-    assert look_at_rows(built(kind(**sizes, is_decoder=True), dtype), CPU, "right") == Neighbours()
+    assert measure_rows(built(kind(**sizes, is_decoder=True), dtype), CPU, "right") == Neighbours()
 
 
 def test_a_model_that_chooses_among_many_tokens_is_not_padded_and_not_packed() -> None:
