@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,9 @@ HERE = Path(__file__).parent
 # A shell starts jobs in its background deaf to Ctrl-C, and programs of tests that are interrupted would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# A busy machine is no failure: an example may take longer than 200 ms.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 # Ray's workers would stand back behind every other process, and the tests wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The common cluster has the files of many workers: its log monitor looks for new ones twice a second, not ten times.

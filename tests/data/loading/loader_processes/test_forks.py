@@ -47,7 +47,7 @@ if __name__ == "__main__":
 def test_polars_in_a_fork_is_told_of(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=600, check=False)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["True True", "['RuntimeWarning']"], done.stderr
     assert lines[-1] == "[[1], [2, 3], [], [4]] plain columns are read", done.stderr

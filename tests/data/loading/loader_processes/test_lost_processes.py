@@ -148,7 +148,7 @@ def test_no_process_outlives_a_killed_program(tmp_path: Path, method: str) -> No
     """Not even in the middle of a sample: a forked one holds the program's connections, and its peers wait."""
     program = tmp_path / "program.py"
     program.write_text(KILLED.replace("{method}", method))
-    told = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=120)
+    told = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=600)
     pids = told.stdout.split()
     assert len(pids) == 2, told.stderr
     until = time.monotonic() + 60
