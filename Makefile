@@ -23,7 +23,7 @@ test: lint
 setup: .venv/.ready
 
 .tools/uv-$(UV_VERSION)/bin/uv:
-	$(PYTHON) -m venv .tools/uv-$(UV_VERSION)
+	$(PYTHON) -m venv .tools/uv-$(UV_VERSION) || python3 -m venv --clear .tools/uv-$(UV_VERSION)
 	.tools/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # The lock names no address, so its packages come from the configured index first (hashes checked), then the workspace.
@@ -53,13 +53,14 @@ test-fast: setup
 	$(BIN)/python -m pytest -m "not (packaging or ray or processes or slow)" --numprocesses 3 --dist worksteal
 
 # What needs no cluster, on another interpreter, in an environment of its own: make test-python PYTHON=python3.13
+# uv finds the interpreter, or downloads it.
 OTHER := .cache/$(notdir $(PYTHON))
 test-python: .tools/uv-$(UV_VERSION)/bin/uv
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(OTHER)
 	$(UV) export --quiet --locked --all-packages --no-emit-workspace --output-file $(OTHER)/requirements.txt
 	$(UV) pip install --quiet --python $(OTHER)/bin/python --require-hashes -r $(OTHER)/requirements.txt
 	$(UV) pip install --quiet --python $(OTHER)/bin/python --no-deps --editable . $(addprefix --editable ,$(wildcard packages/*))
-	$(OTHER)/bin/python -m pytest -m "not (packaging or ray)" tests/mesh tests/remote tests/data
+	$(OTHER)/bin/python -m pytest --numprocesses 2 --dist loadfile -m "not (packaging or ray)" tests/mesh tests/remote tests/data
 
 # The lowest versions that the packages declare, on Python 3.11: what needs no cluster, and one loop on Ray.
 test-lowest: .tools/uv-$(UV_VERSION)/bin/uv
