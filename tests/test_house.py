@@ -40,6 +40,8 @@ _DIALECT = re.compile(
     r"|(?:is|are|was|were|be) told\b|mend(?:s|ed)?\b)"
 )
 """Words of a dialect, where a colleague says "use", "in place", "report", "fix", "more expensive"."""
+_BESIDE = re.compile(r"\b(?:beside|tells|told)\b", re.IGNORECASE)
+"""More of it, on pages only."""
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 _STATE = {"os.environ", "os.environb", "sys.executable", "sys.stderr", "sys.stdout"}
 OWN_PROCESSES = {
@@ -219,12 +221,11 @@ def dialect(module: Module) -> Iterator[str]:
 
 def dialect_of_pages() -> set[str]:
     """Return `page: word` of each word of the dialect on the pages, outside of blocks of code and of errors' texts."""
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/*.md")]
     found: set[str] = set()
     for page in pages:
-        if page.name != "CHANGELOG.md":
-            prose = _CODE.sub("", page.read_text(encoding="utf-8"))
-            found.update(f"{page.stem}: {word}" for word in _DIALECT.findall(prose))
+        prose = _CODE.sub("", page.read_text(encoding="utf-8"))
+        found.update(f"{page.stem}: {word}" for word in (*_DIALECT.findall(prose), *_BESIDE.findall(prose)))
     return found
 
 

@@ -25,7 +25,7 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600  # seconds; imports from a shared disk are slow
 export RAY_gcs_rpc_server_reconnect_timeout_s=20           # seconds after the first host's Ray until the others' ends
 
-# The notice of an end: the program saves and ends once this file is there.
+# The warning before the end: the program saves and ends when this file exists.
 export STOP_FILE=/tmp/twinkle-stop-$SLURM_JOB_ID
 rm -f "$STOP_FILE"
 trap 'touch "$STOP_FILE"' USR1
@@ -37,7 +37,7 @@ srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
 step=$!
 code=0
 wait "$step" || code=$?
-while kill -0 "$step" 2>/dev/null; do  # the notice ended the wait, not the step
+while kill -0 "$step" 2>/dev/null; do  # the signal ended the wait, not the step
     code=0
     wait "$step" || code=$?
 done
