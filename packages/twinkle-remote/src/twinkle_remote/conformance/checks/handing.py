@@ -22,7 +22,11 @@ from twinkle_remote.sessions.current import stats
 from twinkle_remote.streams.open_stream import stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_mesh import DeviceMesh
     from twinkle_remote.conformance.harness import Harness
+    from twinkle_remote.streams.options import StreamOptions
 
 
 def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
@@ -170,12 +174,16 @@ def calls_return_before_they_are_done(harness: Harness) -> None:
     assert held.result() == "open" and behind.result() == [1, 2]
 
 
+def _ledger(harness: Harness, size: int, mesh: DeviceMesh | None) -> Any:
+    return harness.build(Ledger, size, mesh=mesh)
+
+
 def tables_are_what_their_values_are(harness: Harness) -> None:
     """`take`, `concat`, `select` and `join` of lazy rows: fetched, or given to the next call on any mesh."""
     for source, target in ((EIGHT["dp2 pp2 tp2"], FOUR["dp4"]), (EIGHT["irregular"], FOUR["pp2 dp2"])):
-        maker, sink = harness.build(Ledger, 8, mesh=source), harness.build(Echo, 4, mesh=target)
+        maker, sink = _ledger(harness, 8, source), harness.build(Echo, 4, mesh=target)
         lazy, value = submit(maker.make, list(range(9))), plain(maker.make(list(range(9))))
-        for table in (
+        tables: Sequence[Callable[[Any], Any]] = (
             lambda rows: take(rows, [8, 0, -2, 3, 3]),
             lambda rows: take(rows, slice(7, 1, -2)),
             lambda rows: take(rows, []),
@@ -183,7 +191,8 @@ def tables_are_what_their_values_are(harness: Harness) -> None:
             lambda rows: select(rows, "ids"),
             lambda rows: join(rows, {"score": [10 * row for row in range(9)]}),
             lambda rows: take(join(select(rows, "note", "ids"), select(rows, "wide")), [5, 5, 1]),
-        ):
+        )
+        for table in tables:
             assert get(table(lazy)) == table(value)
             assert harness.each(4, sink.given(table(lazy))) == harness.each(4, sink.given(table(value)))
         with raises(IndexError, "9"):
@@ -195,7 +204,7 @@ def tables_are_what_their_values_are(harness: Harness) -> None:
 def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
     """`balance=`: results are in the order of the rows, on every mesh, also those of lazy rows in another order."""
     for mesh in (*FOUR.values(), None):
-        ledger = harness.build(Ledger, 4, mesh=mesh)
+        ledger = _ledger(harness, 4, mesh)
         for count in (0, 1, 3, 9):
             rows = plain(ledger.make(list(range(count))))
             assert plain(ledger.balanced(rows)) == rows
@@ -207,7 +216,7 @@ def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
 def columns_are_read_and_added(harness: Harness) -> None:
     """`reads=` and `adds=`: rows with the added columns, and no use of a column that is not read."""
     for mesh in (*FOUR.values(), None):
-        maker, ledger = harness.build(Ledger, 8, mesh=EIGHT["dp4 cp2"]), harness.build(Ledger, 4, mesh=mesh)
+        maker, ledger = _ledger(harness, 8, EIGHT["dp4 cp2"]), _ledger(harness, 4, mesh)
         value = plain(maker.make(list(range(7))))
         for rows in (value, submit(maker.make, list(range(7)))):
             graded = submit(ledger.grade, rows, by=3)
@@ -227,7 +236,7 @@ def columns_are_read_and_added(harness: Harness) -> None:
 @needs("pandas")
 def frames_keep_the_columns_that_are_not_read(harness: Harness) -> None:
     """A frame cannot hold the mark of a column that `reads=` leaves out, so it has all columns."""
-    ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"])
+    ledger = _ledger(harness, 4, FOUR["dp2 tp2"])
     assert get(ledger.of_frame(submit(ledger.frame, [1, 2, 3]))) == [True] * 3
     if not harness.served:  # a frame is no value that such a session carries
         assert get(ledger.of_frame(get(ledger.frame([1, 2, 3])))) == [True] * 3
@@ -236,7 +245,7 @@ def frames_keep_the_columns_that_are_not_read(harness: Harness) -> None:
 @needs(apart=True)
 def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
     """The next call fetches the columns that it reads, from the workers that made them."""
-    maker, ledger = harness.build(Ledger, 4, mesh=FOUR["dp4"]), harness.build(Ledger, 2, mesh=TWO)
+    maker, ledger = _ledger(harness, 4, FOUR["dp4"]), _ledger(harness, 2, TWO)
     graded = submit(ledger.grade, submit(maker.make, list(range(200))))
     assert get(ledger.pairs(graded))[-1] == (199, 398, True)
     for used in stats()[-2:]:
@@ -246,7 +255,7 @@ def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
 
 def a_function_of_rows_runs_where_they_are(harness: Harness) -> None:
     """`map`: on the workers that hold the parts; a session that carries no functions refuses it by name."""
-    ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"])
+    ledger = _ledger(harness, 4, FOUR["dp2 tp2"])
     if harness.served:
         with raises(DispatchError, "map"):
             get(map(submit(ledger.make, [1, 2, 3]), _texts))
@@ -262,11 +271,12 @@ def _texts(rows: dict[str, Any]) -> list[str]:
 
 def a_stream_reads_and_adds_columns(harness: Harness) -> None:
     """Stages with `reads=` and `adds=`, some with more arguments: the rows of the loop by hand."""
-    maker, ledger = harness.build(Ledger, 4, mesh=FOUR["dp2 tp2"]), harness.build(Ledger, 2, mesh=TWO)
+    maker, ledger = _ledger(harness, 4, FOUR["dp2 tp2"]), _ledger(harness, 2, TWO)
     source = [[0, 1, 2], [3], [4, 5, 6, 7]]
     wanted = [get(ledger.annotate(get(ledger.grade(get(maker.make(rows)), by=5)), "next")) for rows in source]
     stages: Any = (maker.make, partial(ledger.grade, by=5), partial(ledger.annotate, name="next"))
-    for options in ({"ahead": 0}, {"ahead": 8}, {"ahead": 8, "chunk": 1}):
+    every: Sequence[StreamOptions] = ({"ahead": 0}, {"ahead": 8}, {"ahead": 8, "chunk": 1})
+    for options in every:
         with stream(source, *stages, **options) as batches:
             assert [get(batch) for batch in batches] == wanted
 

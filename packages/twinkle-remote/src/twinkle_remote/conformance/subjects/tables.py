@@ -43,7 +43,7 @@ class Ledger:
 
     @remote_function(dispatch="slice_dp", collect="flatten", reads=("ids", "score"))
     def pairs(self, rows: dict[str, Any]) -> list[Any]:
-        """What two columns say, and whether the wide one is known."""
+        """The values of two columns, and whether the wide one is there."""
         return [(one, score, "wide" in rows) for one, score in zip(rows["ids"], rows["score"], strict=True)]
 
     @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
@@ -53,8 +53,9 @@ class Ledger:
 
     @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
     def asks(self, rows: dict[str, Any]) -> list[str]:
-        """What becomes of each way to a column that the function does not read."""
-        column, ways = rows.get("wide"), ""
+        """The uses of a column that the function does not read, one letter for each that is an error."""
+        column: Any = rows.get("wide")
+        ways = ""
         for use in (len, list, bool, str, hash):
             try:
                 use(column)
