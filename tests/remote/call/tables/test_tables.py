@@ -13,7 +13,7 @@ import pytest
 from tests.remote.call.tables.table_programs import MESHES, Maker, Program, as_list, outcome
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import Lazy, concat, get, on, select, session, submit, take
+from twinkle_remote import Lazy, concat, get, join, on, select, session, submit, take
 from twinkle_remote.errors import CollectError, DispatchError
 
 if TYPE_CHECKING:
@@ -58,6 +58,19 @@ def test_ranges_in_another_order_are_lists_wherever_they_are_read(makers: list[A
             made = submit(maker.balanced, range(23, 23 + count))
             for reader in makers:
                 assert get(reader.same(made)) == get(reader.same(get(made))), (count, made)
+
+
+def test_a_table_has_what_its_values_were_when_it_was_made(makers: list[Any]) -> None:
+    numbers, array, rows = [5, 6], np.arange(2), [0, 1]
+    made, columns = submit(makers[0].same, [1, 2]), submit(makers[0].same, {"ids": [1, 2]})
+    tables = [concat([made, numbers]), take(made, rows), join(columns, {"more": numbers, "array": array})]
+    numbers[:], array[:], rows[:] = [0, 0], 7, [1, 1]
+    assert get(tables[:2]) == [[1, 2, 5, 6], [1, 2]]
+    assert {name: list(column) for name, column in get(makers[1].same(tables[2])).items()} == {
+        "ids": [1, 2],
+        "more": [5, 6],
+        "array": [0, 1],
+    }
 
 
 def test_nothing_is_read_before_somebody_reads(makers: list[Any]) -> None:

@@ -12,6 +12,8 @@ from twinkle_remote.call.lazy_values.lazy_operators import LazyOperators
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.failures.frames import plain_interrupt
 from twinkle_remote.interpreter_end import unless_ending
+from twinkle_remote.values.rows import PLAIN
+from twinkle_remote.values.snapshot import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.handed import HandOver
 
+T = TypeVar("T")
 R = TypeVar("R", covariant=True)
 _NAMED_TUPLE = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
 _SAVED_BY_TORCH = 2  # the pickle protocol of torch.save, and of nothing else that is current
@@ -216,3 +219,11 @@ def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[tuple[PendingCall,
         offset: Index of its first outcome among the consumer's inputs.
     """
     return lazy._source.hand_over(offset)
+
+
+_STAYS: frozenset[Any] = PLAIN | {Lazy}
+
+
+def as_now(value: T) -> T:
+    """A value as it is now, for a later reader: its owner may write to it. Lazy results in it stay themselves."""
+    return cast("T", snapshot(value, keep=True, frozen=False, leave=_STAYS))

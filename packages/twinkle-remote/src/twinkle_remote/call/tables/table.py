@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy, lazy_over, source_of
+from twinkle_remote.call.lazy_values.lazy import Lazy, as_now, lazy_over, source_of
 from twinkle_remote.call.lazy_values.many_calls import ManyCalls
 from twinkle_remote.call.tables.hand_over import costs_of_rows, plan_hand_over
 from twinkle_remote.call.tables.handed_value import HandedReader, made, read_piece
@@ -172,7 +172,7 @@ def table_of(values: Sequence[Any], make: Callable[[Sequence[Node]], Node]) -> A
 def _node(value: Any, leaves: dict[int, tuple[int, Lazy[Any]]]) -> Node:
     if not isinstance(value, Lazy):
         count_rows(value, "concat")
-        return Constant(value)
+        return Constant(as_now(value))
     source = source_of(value)
     if isinstance(source, Table):
         return _renumbered(source.node, [_given(leaf, leaves) for leaf in source.leaves])

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.call.lazy_values.lazy import Lazy, as_now
 from twinkle_remote.streams.chunks.chunk_result import cut, join_rows
 from twinkle_remote.streams.protocols import InformedSource, NumberedRows, ResumableSource
-from twinkle_remote.values.rows import PLAIN, rows_of, splitter_of
-from twinkle_remote.values.snapshot import snapshot
+from twinkle_remote.values.rows import rows_of, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,6 @@ class SourceBatch:
     turn_first: int
 
 
-_LEFT: frozenset[Any] = PLAIN | {Lazy}
 _readers: weakref.WeakSet[RowSource] = weakref.WeakSet()
 
 
@@ -154,7 +152,7 @@ class RowSource:
         epoch = self._passes if numbered is None else numbered.epoch
         state = None if self._reading is None else self._reading[0]
         if self._copies:
-            value = snapshot(value, keep=True, frozen=False, leave=_LEFT)
+            value = as_now(value)
         return SourceBatch(value, self.next_row, rows, rows, epoch, indices, state, self._passes, self._pass_first)
 
     def _numbered(self, value: Any) -> NumberedRows | None:
@@ -248,7 +246,7 @@ class RowSource:
 
     def _source_state(self) -> Any:
         """The source's state as it is now, which the source may write to again."""
-        return snapshot(self._source.state_dict(), keep=True) if isinstance(self._source, ResumableSource) else None
+        return as_now(self._source.state_dict()) if isinstance(self._source, ResumableSource) else None
 
 
 def _without_fillers(value: Any, numbered: NumberedRows) -> tuple[Any, list[int]]:
