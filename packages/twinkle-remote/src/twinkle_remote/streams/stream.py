@@ -23,7 +23,6 @@ from twinkle_remote.streams.stage_weights import StageWeights
 from twinkle_remote.streams.stages import check_chunks, stage_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 from twinkle_remote.streams.telemetry.forecast import forecast
-from twinkle_remote.streams.telemetry.measured import measured
 from twinkle_remote.streams.telemetry.progress_bar import ProgressBar, shows_progress
 from twinkle_remote.streams.telemetry.stage_place import stage_workers
 from twinkle_remote.streams.telemetry.stream_record import StreamRecord
@@ -236,7 +235,7 @@ class Stream(Generic[R_co]):
     def stats(self) -> StreamStats:
         """Metrics since the stream was made or a state was loaded; `print` shows them as a table."""
         engine = self._engine or self._last
-        return measured(self._record, StreamCounts() if engine is None else engine.counts)
+        return self._record.stats(StreamCounts() if engine is None else engine.counts)
 
     def explain(
         self,

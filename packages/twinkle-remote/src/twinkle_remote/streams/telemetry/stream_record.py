@@ -8,10 +8,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.streams.schedule.occupancy import Occupancies
+from twinkle_remote.streams.telemetry.stream_stats import StageStats, StreamStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twinkle_remote.streams.schedule.counts import StreamCounts
     from twinkle_remote.streams.schedule.decisions import StageCall
     from twinkle_remote.streams.telemetry.stage_place import StagePlace
 
@@ -228,6 +230,36 @@ class StreamRecord:
             self._sent.clear()
 
     # sums
+
+    def stats(self, counts: StreamCounts) -> StreamStats:
+        """Metrics since the stream was made.
+
+        Args:
+            counts: The rows of the schedule, delivered and others.
+        """
+        seconds, waiting = self.seconds(), self.waiting()
+        training = max(0.0, seconds - waiting - self.reading)
+        whole = seconds or 1.0
+        return StreamStats(
+            counts.delivered,
+            seconds,
+            self.batches,
+            self.versions,
+            {place.name: self._stage(index, whole) for index, place in enumerate(self.places)},
+            training / whole,
+            waiting / whole,
+            self.reading / whole,
+            counts.lag.copy(),
+            counts.redone,
+            counts.dropped,
+            counts.set_aside,
+        )
+
+    def _stage(self, index: int, seconds: float) -> StageStats:
+        place, rows = self.places[index], self.rows[index]
+        whole = seconds * place.data_ranks
+        busy, waiting = self.busy(index) / whole, max(0.0, 1.0 - self.occupied(index) / whole)
+        return StageStats(place.data_ranks, rows, busy, waiting, self.run[index] / rows if rows else 0.0)
 
     def seconds(self) -> float:
         """Seconds since the first batch was asked for; not those between epochs."""
