@@ -13,7 +13,7 @@ from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.spec import MASK
-from twinkle_remote.values.columns import below, columns, rebuild
+from twinkle_remote.values.columns import columns, part_path, rebuild
 from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.picking import pick
 from twinkle_remote.values.rows import common_length, may_have_rows, refuse_hidden_rows, splitter_of
@@ -224,7 +224,7 @@ def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
     if parts is None:
         refuse_hidden_rows(value, path)
         return False
-    handed = [_measure(part, below(path, value, key), found) for key, part in parts.items()]
+    handed = [_measure(part, part_path(path, value, key), found) for key, part in parts.items()]
     return any(handed)
 
 

@@ -1,4 +1,10 @@
-"""Values with rows: how they are cut, joined and reduced."""
+"""Values with rows: how they are cut, joined and reduced.
+
+`rows` says which values have rows and cuts them, by the splitter of their type (`sequences`, `adapters`, or one that a
+program registers) or by their `columns`; `join` and `reduce` make one value of several. A copy with other parts keeps
+the `attributes` of its object. `unknown` refuses values of types that look as if they had rows. `picking`,
+`wanted_columns` and `left_out` are for tables: rows by number, columns by name.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Form = Literal["mapping", "named tuple", "dataclass", "adapter"]
 _forms: dict[type, _Form | None] = {}
-_ADAPTERS = {("transformers", "BatchEncoding"): "transformers"}
+_ADAPTERS = {("transformers", "BatchEncoding"): "transformers"}  # that have columns; those with rows are in `rows`
 
 
 def columns(value: object) -> Mapping[Any, object] | None:
@@ -224,7 +224,7 @@ def is_mapping(value: object) -> bool:
     return _form_of(type(value)) in ("mapping", "adapter")
 
 
-def below(path: str, value: object, key: object) -> str:
+def part_path(path: str, value: object, key: object) -> str:
     """The path of a named part of a value."""
     return f"{path}[{key!r}]" if is_mapping(value) else f"{path}.{key}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.messages import Itself
 from twinkle_remote.values.attributes import common_constants
-from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
+from twinkle_remote.values.columns import columns, is_mapping, part_path, rebuild, with_items
 from twinkle_remote.values.left_out import LeftOut
 from twinkle_remote.values.rows import common_length, equal, lengths, shape_of, splitter_of
 from twinkle_remote.values.sequences import Ranges
@@ -105,7 +105,7 @@ def _by_column(values: Sequence[T], parts: Mapping[Any, object], path: str, resu
     rows = [_rows(value, path) for value in values] if any(len(table) < len(names) for table in tables) else []
     joined: dict[Any, object] = {}
     for name in names:
-        place = below(path, first, name)
+        place = part_path(path, first, name)
         found = [table[name] for table in tables if name in table]
         mark = next((part for part in found if type(part) is LeftOut), None)
         if mark is not None:

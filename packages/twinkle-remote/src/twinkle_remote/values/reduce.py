@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.values.attributes import common_attributes
-from twinkle_remote.values.columns import below, columns, is_mapping, rebuild, with_items
+from twinkle_remote.values.columns import columns, is_mapping, part_path, rebuild, with_items
 from twinkle_remote.values.rows import equal, reducible_splitter_of, shape_of, splitter_of
 from twinkle_remote.values.sequences import sequence_like
 
@@ -44,7 +44,7 @@ def _reduce(how: str, values: Sequence[Any], weights: Sequence[float] | None, pa
         _alike(values, path)
         tables = [columns(value) or {} for value in values]
         keys = dict.fromkeys(key for table in tables for key in table) if is_mapping(first) else dict.fromkeys(parts)
-        fresh = {key: _over_key(how, key, tables, weights, below(path, first, key)) for key in keys}
+        fresh = {key: _over_key(how, key, tables, weights, part_path(path, first, key)) for key in keys}
         try:
             return with_items(first, fresh) if is_mapping(first) else rebuild(first, list(fresh.values()))
         except DispatchError as error:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.component import is_component_type
-from twinkle_remote.values.columns import below, columns, is_by_time, is_named, is_tensor_collection, rebuild
+from twinkle_remote.values.columns import columns, is_by_time, is_named, is_tensor_collection, part_path, rebuild
 from twinkle_remote.values.left_out import LeavingSplitter, LeftOut
 from twinkle_remote.values.sequences import Lists, Ranges, Tuples
-from twinkle_remote.values.unknown import field_with_rows, forget, is_text_of_bytes, refuse, row_protocol
+from twinkle_remote.values.unknown import field_with_rows, forget_kinds, is_text_of_bytes, refuse, row_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +86,7 @@ def set_splitter(kind: type[T], splitter: Splitter[T]) -> None:
     _found.clear()
     _reducible.clear()
     _marking.clear()
-    forget()
+    forget_kinds()
 
 
 def splitter_of(kind: type) -> Splitter[Any] | None:
@@ -191,7 +191,7 @@ def lengths(value: object, path: str, *, fields: bool = False) -> Iterator[tuple
         (refuse_hidden_rows if fields else refuse_unknown)(value, path)
         return
     for key, part in parts.items():
-        yield from lengths(part, below(path, value, key), fields=fields)
+        yield from lengths(part, part_path(path, value, key), fields=fields)
 
 
 def common_length(found: Sequence[tuple[str, int]]) -> int | None:

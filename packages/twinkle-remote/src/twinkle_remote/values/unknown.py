@@ -150,6 +150,6 @@ def _field(value: object, has_rows: Callable[[object], bool], seen: set[int], de
     return None
 
 
-def forget() -> None:
+def forget_kinds() -> None:
     """Forget what was found of types, because a splitter was registered."""
     _kinds.clear()
