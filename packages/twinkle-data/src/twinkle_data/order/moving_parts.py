@@ -99,7 +99,7 @@ class MovingParts:
         """Copies of those values that are plain data."""
         found = {}
         for path, value in self._values():
-            with suppress(TypeError):
+            with suppress(TypeError):  # no plain data: it is not saved
                 if wanted(value):
                     found[path] = _saved(value)
         return found
@@ -107,7 +107,7 @@ class MovingParts:
     def _remove(self, path: str) -> None:
         """Remove an attribute that the sampler has added: a default of its class counts again."""
         owner, dot, name = path.rpartition(".")
-        with suppress(AttributeError):
+        with suppress(AttributeError):  # it is gone already, or is not to be removed
             delattr(self._owners[owner + dot], name)
 
     def _set(self, path: str, value: Any) -> None:

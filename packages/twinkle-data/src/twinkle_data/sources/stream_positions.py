@@ -59,7 +59,7 @@ def position_of(dataset: Any) -> StreamPosition:
     if held is not None and held[0]() is dataset:
         return held[1]
     found = StreamPosition()
-    with suppress(TypeError):
+    with suppress(TypeError):  # it may take no weak reference: its position is kept nowhere
         _positions[id(dataset)] = weakref.ref(dataset, partial(_forget, _positions, id(dataset))), found
     return found
 

@@ -127,7 +127,7 @@ class Passes:
             with attention_by_sequence(self._model, self._by_sequence and part.is_pack):
                 with self._collective_pass():
                     logprobs = token_logprobs(self._model, part.columns, counted if self._by_token else None)
-                total, watched = None, _Watched(logprobs)
+                total, watched = None, _LossInput(logprobs)
                 if part.sequences and failure is None:
                     try:
                         total, count = aim.share(watched.values, part)
@@ -148,7 +148,7 @@ class Passes:
         return totals, failure
 
     def _measured(self, batch: Batch) -> Neighbours:
-        """What sequences of such a batch, padded or packed, do to each other, measured once; all ranks call this."""
+        """Measure once what sequences of such a batch, padded or packed, do to each other; all ranks call this."""
         packed = is_packed(batch, self._max_tokens)
         if packed not in self._neighbours:
             device, agree = self._layout.device, self._layout.max_over_all
@@ -180,7 +180,7 @@ class Passes:
             raise
 
 
-class _Watched:
+class _LossInput:
     """Values that a loss is computed from, and whether its backward pass has come to them.
 
     Attributes:

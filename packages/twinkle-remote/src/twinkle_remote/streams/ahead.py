@@ -302,7 +302,7 @@ class AheadEngine:
 
     @property
     def counts(self) -> StreamCounts:
-        """What was delivered, and made again."""
+        """The rows that were delivered, and those that were made again."""
         return self.schedule.counts
 
     @property
