@@ -47,6 +47,7 @@ class State:
         cursor: The position, at the first sample that was not delivered.
         quarantine: Indices of bad samples, ascending.
         source: State of an iterable source, as the source returns it.
+        carried: What passes have changed on a stream that has no state of its own.
         made_order: Digest of an order that the dataset has made in this epoch while it was read; empty without one.
     """
 
@@ -55,6 +56,7 @@ class State:
     quarantine: tuple[int, ...] = ()
     source: Any = field(default=None)
     made_order: str = ""
+    carried: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain JSON values."""
@@ -72,6 +74,8 @@ class State:
             state["source"] = self.source
         if self.made_order:
             state["made_order"] = self.made_order
+        if self.carried:
+            state["carried"] = self.carried
         return state
 
 
@@ -116,12 +120,15 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
         raise StateMismatchError(
             f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {limit}]"
         )
+    carried = state.get("carried", {})
+    check_mapping(carried)
     return State(
         own,
         Cursor(epoch, position),
         tuple(sorted(_quarantine(state))),
         state.get("source"),
         str(state.get("made_order", "")),
+        dict(carried),
     )
 
 

@@ -316,7 +316,8 @@ class DataLoader(Generic[B]):
             raise refuse_resume("this loader's dataset")
         bad, made = tuple(sorted(self._progress.quarantine)), self._progress.made_order
         order = made[1] if made is not None and made[0] == cursor.epoch and cursor.position else ""
-        return State(self._progress.engine.identity, cursor, bad, source, order).to_dict()
+        carried = self._progress.engine.carried()
+        return State(self._progress.engine.identity, cursor, bad, source, order, carried).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; batch size, tail, mesh and number of workers may have changed.
@@ -328,6 +329,7 @@ class DataLoader(Generic[B]):
         saved = read_state(state, self._progress.engine.identity)
         if saved.cursor.position and self._progress.engine.identity.length is None and saved.source is None:
             raise refuse_resume("this loader's dataset")
+        self._progress.engine.carry(saved.carried)
         self._progress.quarantine = set(saved.quarantine)
         self._progress.made_order = (saved.cursor.epoch, saved.made_order) if saved.made_order else None
         self._progress.move(self._progress.engine.plan.normalize(saved.cursor), saved.source)

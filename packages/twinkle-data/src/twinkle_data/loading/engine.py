@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twinkle_data.cursor import Cursor, Identity
 from twinkle_data.loading.in_process import Direct
@@ -68,6 +68,13 @@ class IndexedEngine:
         known = source.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(order.algorithm, recipe.seed, order.length, known)
 
+    def carried(self) -> dict[str, Any]:
+        """Return nothing: an order is a function of the position."""
+        return {}
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
     def check_lengths(self) -> None:
         """Check that the dataset is as long as it was.
 
@@ -129,6 +136,14 @@ class StreamEngine:
         self.resumable = stream.resumable
         known = stream.fingerprint if recipe.fingerprint is None else digest(recipe.fingerprint)
         self.identity = Identity(stream.algorithm, recipe.seed, None, known)
+
+    def carried(self) -> dict[str, Any]:
+        """Return the changes of the passes so far on the stream."""
+        return self._stream.carried()
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Change the stream as passes elsewhere have changed their copy of it."""
+        self._stream.carry(state)
 
     def check_lengths(self) -> None:
         """Do nothing: a stream has no length."""

@@ -191,6 +191,8 @@ class Progress(Generic[B]):
             self._check_order(info.epoch, delivery.order_digest)
         if self._on_ranks is not None and info.rows:
             self._on_ranks.deliver(info.epoch, info.position, delivery.rows_digest, delivery.order_digest)
+        if delivery.carried is not None:
+            self.engine.carry(delivery.carried)
         found = self.quarantine.union(delivery.bad)
         if delivery.bad and (bad := self._count_bad(found)) > self._max_bad:
             self.close()

@@ -65,6 +65,12 @@ class Engine(Protocol):
     endless: bool
     whole: bool
 
+    def carried(self) -> dict[str, Any]:
+        """Return the changes of passes on a stream that has no state of its own; nothing for other datasets."""
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Change the stream in the same way."""
+
     def check_lengths(self) -> None:
         """Check that the dataset is as long as it was when the engine was made."""
 

@@ -129,6 +129,8 @@ class GroupLoader:
             self._pipeline = self._engine.run(self._position, self._shard(), quarantine, whole=True)
         delivery = next(self._pipeline)
         info = delivery.info
+        if delivery.carried is not None:
+            self._engine.carry(delivery.carried)
         # Loader processes restart from here, should they die.
         behind = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         self._position.at = behind, delivery.source
@@ -184,6 +186,13 @@ class GroupEngine:
         self._workers = workers
         self._recipe = recipe
         self.identity, self.plan, self.resumable = info.identity, info.plan, info.resumable
+
+    def carried(self) -> dict[str, Any]:
+        """Return nothing: the workers have the streams."""
+        return {}
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
 
     def check_lengths(self) -> None:
         """Do nothing: the workers check theirs."""

@@ -46,7 +46,7 @@ class MovingParts:
         """
         found = {}
         for path, value in self._values():
-            if self._first.get(path) == digest(value):
+            if not self._is_moved(path, value):
                 continue
             try:
                 found[path] = _saved(value)
@@ -57,6 +57,14 @@ class MovingParts:
                     "each pass from a seed and the epoch of set_epoch"
                 ) from None
         return found
+
+    def moved_short(self) -> dict[str, Any]:
+        """The same, without what cannot be saved, and without long lists."""
+        found = self._saved_values(_is_short)
+        return {path: found[path] for path, value in self._values() if path in found and self._is_moved(path, value)}
+
+    def _is_moved(self, path: str, value: Any) -> bool:
+        return self._first.get(path) != digest(value)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -77,7 +85,7 @@ class MovingParts:
         for path, value in saved.items():
             self._set(path, _opened(value))
         for path, value in list(self._values()):
-            if path in saved or self._first.get(path) == digest(value):
+            if path in saved or not self._is_moved(path, value):
                 continue
             if path in self._copies:
                 self._set(path, _opened(self._copies[path]))

@@ -21,6 +21,7 @@ class Delivery:
         last: These are the last rows of the epoch.
         rows_digest: Digest of the global batch, where every rank reads all of it, at some steps; ranks compare it.
         order_digest: Digest of an order that the dataset has made during the first step of a process.
+        carried: What a pass in a loader process has changed on its copy of a stream; with the last rows of an epoch.
     """
 
     info: BatchInfo
@@ -30,6 +31,7 @@ class Delivery:
     last: bool = False
     rows_digest: str = ""
     order_digest: str = ""
+    carried: dict[str, Any] | None = None
 
     def pin_memory(self) -> Delivery:
         """Copy the tensors into page-locked memory, where there is an accelerator; torch's loader calls this."""

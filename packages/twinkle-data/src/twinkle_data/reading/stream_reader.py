@@ -188,7 +188,14 @@ class StreamReader:
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)
-        return Delivery(info, payload, source=source, last=last, rows_digest=seen)
+        carried = self._stream.carried() if last and _in_loader_process() else None
+        return Delivery(info, payload, source=source, last=last, rows_digest=seen, carried=carried)
+
+
+def _in_loader_process() -> bool:
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None
 
 
 class _Ahead(NamedTuple):

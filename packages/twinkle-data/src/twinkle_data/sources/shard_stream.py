@@ -129,3 +129,10 @@ class ShardStream:
     def was_moved(self) -> bool:
         """False: each reader opens shards of its own."""
         return False
+
+    def carried(self) -> dict[str, Any]:
+        """Return nothing: shards are opened anew in each pass."""
+        return {}
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Do nothing."""

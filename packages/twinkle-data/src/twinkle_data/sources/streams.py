@@ -8,9 +8,10 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 from twinkle_data.errors import NotResumableError
+from twinkle_data.sources.carried_state import CarriedState
 from twinkle_data.sources.fingerprint import fingerprint_of
 from twinkle_data.sources.kinds import refuse_frames, refuse_unordered
-from twinkle_data.sources.parts import set_epoch_in
+from twinkle_data.sources.parts import is_of_library, set_epoch_in
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
 from twinkle_data.sources.stream_positions import check_starts_anew, position_of
@@ -42,6 +43,12 @@ class SampleStream(Protocol):
     def was_moved(self) -> bool:
         """Whether another loader has begun a pass of the same object since this one began its own."""
 
+    def carried(self) -> dict[str, Any]:
+        """Return the changes of the passes so far on the object, where it has no state of its own."""
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Change the object as passes elsewhere have changed their copy of it."""
+
 
 class IterableStream:
     """A torch or Hugging Face iterable dataset, or any iterable.
@@ -57,6 +64,8 @@ class IterableStream:
         self.resumable = callable(getattr(dataset, "state_dict", None)) and callable(
             getattr(dataset, "load_state_dict", None)
         )
+        own = not (self.resumable or is_of_library(type(dataset)) or isinstance(dataset, FactoryIterable))
+        self._carried = CarriedState(dataset) if own else None
 
     @property
     def fingerprint(self) -> str:
@@ -96,6 +105,15 @@ class IterableStream:
         found = deepcopy(self.dataset.state_dict())
         position_of(self.dataset).looked(found)
         return found
+
+    def carried(self) -> dict[str, Any]:
+        """Return the changes of the passes so far on the object."""
+        return {} if self._carried is None else self._carried.now()
+
+    def carry(self, state: dict[str, Any]) -> None:
+        """Change the object as passes elsewhere have changed their copy of it."""
+        if self._carried is not None:
+            self._carried.set(state)
 
     def was_moved(self) -> bool:
         """Whether another loader has begun a pass of the same object."""
