@@ -167,6 +167,17 @@ def test_a_dataclass_keeps_its_type_and_refuses_its_other_fields(stage: Any, giv
         get(stage.use(given(value), lambda rows: list(rows.scores)))
 
 
+def test_a_column_that_is_none_is_none_where_it_is_not_read(stage: Any, given: Any) -> None:
+    for value in ({"ids": [1, 2], "wide": None}, Rows([1, 2])):
+        found = get(stage.use(given(value), _wide))
+        assert found == [None, None]
+
+
+def _wide(rows: Any) -> list[Any]:
+    ids, wide = (rows["ids"], rows["wide"]) if isinstance(rows, dict) else (rows.ids, rows.wide)
+    return [wide for _ in ids]
+
+
 def test_rows_are_counted_where_no_column_that_is_read_has_some(stage: Any, given: Any) -> None:
     value = {"wide": np.zeros((4, 2)), "note": "same"}
     with pytest.raises(KeyError, match="reads"):

@@ -137,8 +137,8 @@ class RemoteFunction:
             if kwargs or len(args) not in self.counts:  # binding takes as long as the rest of a small call
                 check_arguments(component.name, self.name, self.signature, None, args, kwargs)
             names = positional_names(getattr(self.function, NAMES), len(args))
-        full = f"{component.name}.{self.name}"
-        return Call(self.kind, component, self.name, full, self.spec, line, names, args, kwargs)
+        full, spec = f"{component.name}.{self.name}", self.spec.of(component, self.name)
+        return Call(self.kind, component, self.name, full, spec, line, names, args, kwargs)
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ def narrowed(call: Call) -> Call:
     """The call with only those columns of its first divided argument that its function reads, and marks of the others.
 
     Raises:
-        NoTableError: The argument has no columns.
+        NoTableError: The argument has no columns, and the function names them in any case.
         TypeError: The rule of the columns does not fit the call.
     """
     found, names = _divided(call), columns_read(call)
@@ -37,7 +37,8 @@ def narrowed(call: Call) -> Call:
     if isinstance(found.value, Lazy):
         value: Any = narrowed_lazy(found.value, reads)
     else:
-        _check_columns(call, found, "reads=")
+        if call.spec.reads is not None and call.spec.reads.is_for_columns:
+            _check_columns(call, found, "reads=")
         value = only_read(found.value, reads, keeps_rows=True)
     if isinstance(found.key, int):
         return replace(call, args=(*call.args[: found.key], value, *call.args[found.key + 1 :]))

@@ -38,7 +38,7 @@ def method_call(
     own_share: bool = False,
 ) -> Call:
     """The call of a remote function, from the line of the user that calls it; see `Call`."""
-    spec = spec.of(component.off)
+    spec = spec.of(component, method)
     kind: Kind = "generate" if spec.yields else "method"
     name = f"{component.name}.{method}"
     return Call(kind, component, method, name, spec, call_line(), names, args, kwargs, own_share, spec.yields)

@@ -12,6 +12,7 @@ from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.component import component_of
 from twinkle_remote.protocol.marks import SPEC, SUBMIT
 from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.protocol.targets import bound_target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
         raise TypeError(
             f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
         )
-    return component, spec.of(component.off)
+    return component, spec.of(component, bound_target(bound_method))
 
 
 def start_on_workers(

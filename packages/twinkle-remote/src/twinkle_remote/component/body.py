@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.errors import DispatchError, UnreadColumnError
+from twinkle_remote.protocol.component import reads_of
 from twinkle_remote.protocol.tables import Reads
 from twinkle_remote.values.rows import may_have_rows
 
@@ -77,11 +78,13 @@ class _Rules:
                 raise DispatchError(f"{method}: adds= joins columns to an argument with rows, and the call has none")
             return _Entered(args, kwargs, None, None, None, method)
         if column_names(found.value) is None:
-            word = "reads=" if spec.reads is not None else "adds="
-            raise no_columns(method, word, found.name, found.value)
+            rule = next((one for one in (spec.reads, spec.adds) if one is not None and one.is_for_columns), None)
+            if rule is not None:
+                raise no_columns(method, f"{rule.word}=", found.name, found.value)
+            return _Entered(args, kwargs, found.value, None, None, method)
         given = {**dict(zip(names, args, strict=True)), **kwargs}
         adds = None if spec.adds is None else spec.adds.columns(method, found.name, given)
-        reads = None if spec.reads is None else spec.reads.columns(method, found.name, given)
+        reads = self._reads(itself, method, found.name, given)
         if reads is None:
             return _Entered(args, kwargs, found.value, None, adds, method)
         rows = only_read(found.value, Reads(reads, method))
@@ -90,6 +93,16 @@ class _Rules:
         else:
             kwargs = {**kwargs, found.key: rows}
         return _Entered(args, kwargs, found.value, reads, adds, method)
+
+    def _reads(
+        self, itself: object, method: str, divided: str, given: Mapping[str, Any]
+    ) -> tuple[Hashable, ...] | None:
+        rule = self._spec.reads
+        if rule is None:
+            return None
+        if rule.of_constructor:
+            return reads_of(itself, self._function.__name__)
+        return rule.columns(method, divided, given)
 
     def leave(self, call: _Entered, result: Any) -> Any:
         """The result: the rows with the columns that were added, or what the function returned.

@@ -12,15 +12,17 @@ from twinkle_remote.component.decorated import check_decorators
 from twinkle_remote.component.method import make_remote
 from twinkle_remote.context import WorkerContext, run_apart, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
-from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.component import component_of, remember_reads
 from twinkle_remote.protocol.marks import execute_of, options_under
 from twinkle_remote.sessions.current import backend_here
 from twinkle_remote.sessions.forked import renew_threads_of_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.protocol.column_rule import ColumnRule
+    from twinkle_remote.protocol.component import ColumnsRead
 
 GROUP, MESH, INSTANCE = "remote_group", "device_mesh", "instance_id"
 _KEYWORDS = frozenset({GROUP, MESH, INSTANCE})
@@ -59,6 +61,9 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
     renew_threads_of_torch()
     cls = type(itself)
+    reads = reads_by_constructor(cls, args, kwargs)
+    if reads:
+        remember_reads(itself, reads)
     component = component_of(itself)
     backend = backend_here()
     if component is None or not isinstance(backend, InProcessBackend):
@@ -151,12 +156,40 @@ def flags_off(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozen
             f"{cls.__name__}: balance={min(strange)!r} of a remote function names no parameter of the constructor, "
             f"{signature}"
         )
+    given = _arguments(cls, signature, args, kwargs)
+    return frozenset() if given is None else frozenset(name for name in named if given.get(name) is False)
+
+
+def reads_by_constructor(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ColumnsRead:
+    """The columns that functions read whose `reads=` asks for the constructor's arguments, by their names.
+
+    Raises:
+        ValueError: A rule returns something else than names.
+    """
+    rules = _rules_of_constructor(cls)
+    signature = constructor_signature(cls) if rules else None
+    given = None if signature is None else _arguments(cls, signature, args, kwargs)
+    if given is None:
+        return ()
+    return tuple([(name, rule.columns_at_construction(given)) for name, rule in rules])
+
+
+def _arguments(
+    cls: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Mapping[str, Any] | None:
+    """The arguments of a constructor by name, with their defaults; None where they do not fit (reported later)."""
     try:
         bound = signature.bind(*args, **own_keywords(cls, kwargs))
-    except TypeError:  # which the caller reports
-        return frozenset()
+    except TypeError:
+        return None
     bound.apply_defaults()
-    return frozenset(name for name in named if bound.arguments.get(name) is False)
+    return bound.arguments
+
+
+@functools.cache
+def _rules_of_constructor(cls: Any) -> Sequence[tuple[str, ColumnRule]]:
+    found = [(name, options_under(cls, name)) for name in dir(cls)]
+    return [(name, spec.reads) for name, spec in found if spec and spec.reads and spec.reads.of_constructor]
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from twinkle_remote.component.constructor import (
     declared_keywords,
     flags_off,
     own_keywords,
+    reads_by_constructor,
     with_mesh,
 )
 from twinkle_remote.component.handle import make_handle
@@ -61,8 +62,8 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     group = runtime.backend.group(name)
     ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
     mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
-    off = flags_off(cls, args, kwargs)
-    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh, off)
+    said = flags_off(cls, args, kwargs), reads_by_constructor(cls, args, kwargs)
+    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh, *said)
     if inspect.isabstract(cls):
         raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
@@ -136,8 +137,8 @@ def adopt(
     if mesh is not None:
         mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
     ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
-    off = flags_off(cls, args, kwargs)
-    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh, off)
+    said = flags_off(cls, args, kwargs), reads_by_constructor(cls, args, kwargs)
+    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh, *said)
     if backend.adopt(group.name, component.instance, made, mesh):
         remember(made, component)
     return made

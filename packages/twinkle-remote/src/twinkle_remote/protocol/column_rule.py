@@ -1,4 +1,4 @@
-"""The columns that a remote function reads or adds: names, or a function of the call's other arguments."""
+"""The columns that a remote function reads or adds: names, or a function of arguments of the call or constructor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Names: TypeAlias = "str | Iterable[Hashable]"
+CONSTRUCTOR = "constructor"
+"""The parameter of a rule that gets the arguments of the class's constructor, by name."""
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -20,10 +22,11 @@ class ColumnRule:
 
     Attributes:
         word: Name of the option.
-        names: The columns; None where the function says them.
+        names: The columns; None where the function says them, and of an object whose constructor is not known.
         function: Takes other arguments of the call, by their names; it returns columns, or None for all.
         defaults: The defaults of the remote function's parameters.
         order: The names of these parameters.
+        of_constructor: The function takes the arguments of the class's constructor alone, in place of the call's.
     """
 
     word: Literal["reads", "adds"]
@@ -31,15 +34,25 @@ class ColumnRule:
     function: Callable[..., Names | None] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    of_constructor: bool = False
 
     def of_function(self, signature: inspect.Signature, name: str) -> ColumnRule:
         """The rule of a remote function with this signature, `self` included.
 
         Raises:
-            TypeError: The rule's function has a parameter that the remote function has not.
+            TypeError: The rule's function has a parameter that the remote function has not, or asks for the arguments
+                of the call and of the constructor.
         """
         parameters = list(signature.parameters.values())[1:]
         known = [one.name for one in parameters if one.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)]
+        names = [] if self.function is None else [one.name for one in self._asked()]
+        if CONSTRUCTOR in names and CONSTRUCTOR not in known:
+            if len(names) > 1 or self.word != "reads":
+                raise TypeError(
+                    f"{self.word}= of {name} is a function of {', '.join(names)}: {CONSTRUCTOR} stands alone, and in "
+                    "reads=, because its columns are known before any call"
+                )
+            return replace(self, of_constructor=True, order=tuple([one.name for one in parameters]))
         if self.function is not None and not any(one.kind is one.VAR_KEYWORD for one in parameters):
             for asked in self._asked():
                 if asked.default is asked.empty and asked.kind in _BY_NAME and asked.name not in known:
@@ -61,7 +74,7 @@ class ColumnRule:
         Raises:
             TypeError: The rule's function does not fit the call, or it returns something else than names.
         """
-        if self.function is None:
+        if self.function is None or self.of_constructor:
             return self.names
         given = {**self.defaults, **arguments}
         asked = self._asked()
@@ -76,10 +89,24 @@ class ColumnRule:
         every = any(one.kind is one.VAR_KEYWORD for one in asked)
         names = {one.name for one in asked}
         chosen = {name: value for name, value in given.items() if name in names or (every and name != divided)}
-        found = self.function(**chosen)
-        if found is None and self.word == "reads":
-            return None
-        return names_of(self.word, found)
+        return self._named(self.function(**chosen))
+
+    def columns_at_construction(self, arguments: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
+        """The columns of all calls of a component; None for all.
+
+        Args:
+            arguments: The arguments of its constructor by name, with their defaults.
+        """
+        assert self.function is not None
+        return self._named(self.function(arguments))
+
+    @property
+    def is_for_columns(self) -> bool:
+        """Whether an argument without columns is refused; else, where a function names them, it is read whole."""
+        return self.word == "adds" or self.function is None
+
+    def _named(self, found: Names | None) -> tuple[Hashable, ...] | None:
+        return None if found is None and self.word == "reads" else names_of(self.word, found)
 
     def _asked(self) -> Sequence[inspect.Parameter]:
         assert self.function is not None

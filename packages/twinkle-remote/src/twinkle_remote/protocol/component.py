@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from twinkle_mesh import DeviceMesh
 
+ColumnsRead: TypeAlias = "tuple[tuple[str, tuple[Hashable, ...] | None], ...]"
 COMPONENT = "_twinkle_component"
 REMOTE = "__twinkle_remote__"
 
@@ -24,6 +27,8 @@ class Component:
         ranks: Ranks that hold it, ascending.
         mesh: Its mesh, or None.
         off: The flags of its constructor that are False, of those that its functions name in `balance=`.
+        reads: The columns that its functions read, by name, where `reads=` names them by the constructor's arguments;
+            None for all columns.
     """
 
     group: str
@@ -32,6 +37,7 @@ class Component:
     ranks: tuple[int, ...]
     mesh: DeviceMesh | None
     off: frozenset[str] = frozenset()
+    reads: ColumnsRead = ()
 
 
 def same_component(one: Component, other: Component) -> bool:
@@ -60,6 +66,21 @@ def remember(value: object, component: Component) -> None:
 def forget_all() -> None:
     """Make the components of this process plain objects again, as `shutdown` does."""
     _in_process.clear()
+
+
+_reads: dict[int, tuple[weakref.ref[object], ColumnsRead]] = {}
+
+
+def remember_reads(value: object, reads: ColumnsRead) -> None:
+    """Record the columns that the functions of an object of this process read, until the object is deleted."""
+    key, known = id(value), _reads
+    known[key] = weakref.ref(value, lambda _: known.pop(key, None)), reads
+
+
+def reads_of(value: object, function: str) -> tuple[Hashable, ...] | None:
+    """The columns that a function of an object reads by its constructor's arguments; None for all."""
+    entry = _reads.get(id(value))
+    return dict(entry[1]).get(function) if entry is not None and entry[0]() is value else None
 
 
 def components_here() -> dict[int, object]:

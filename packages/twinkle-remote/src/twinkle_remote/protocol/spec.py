@@ -10,8 +10,11 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.column_rule import ColumnRule
+    from twinkle_remote.protocol.component import Component
 
 Execute: TypeAlias = Literal["first", "all"]
 DispatchFunction: TypeAlias = Callable[
@@ -137,11 +140,12 @@ class FunctionSpec:
         """The rule by which rows are divided: False by count, True by costs, or a callable that takes all costs."""
         return self.balance if not isinstance(self.balance, str) else True
 
-    def of(self, off: frozenset[str]) -> FunctionSpec:
-        """The options for a component whose constructor was given False for some flags."""
-        if not isinstance(self.balance, str):
+    def of(self, component: Component, target: object) -> FunctionSpec:
+        """The options for a component, as the arguments of its constructor say; `target` is the function's name."""
+        by_columns = self.reads is not None and self.reads.of_constructor
+        if not by_columns and not isinstance(self.balance, str):
             return self
-        return _balanced(self, self.balance not in off)
+        return _of(self, component.off, dict(component.reads).get(str(target)) if by_columns else None)
 
     def divides(self, argument: str) -> bool:
         """Whether the rows of an argument are divided, if it has rows and no mark."""
@@ -211,8 +215,11 @@ class FunctionSpec:
 
 
 @lru_cache
-def _balanced(spec: FunctionSpec, balance: bool) -> FunctionSpec:
-    return replace(spec, balance=balance)
+def _of(spec: FunctionSpec, off: frozenset[str], names: tuple[Hashable, ...] | None) -> FunctionSpec:
+    balance = spec.balance not in off if isinstance(spec.balance, str) else spec.balance
+    by_columns = spec.reads is not None and spec.reads.of_constructor
+    reads = replace(spec.reads, names=names) if by_columns and spec.reads and names is not None else None
+    return replace(spec, balance=balance, reads=reads if by_columns else spec.reads)
 
 
 def by_rank_options(spec: FunctionSpec) -> FunctionSpec:

@@ -73,8 +73,9 @@ def only_read(value: T, reads: Reads, *, keeps_rows: bool = False) -> T:
     names = column_names(value) if holds_marks(type(value)) else None
     if names is None:
         return value
-    left = [name for name in names if name not in reads.names]
     parts, splitter = columns(value), splitter_of(type(value))
+    known = {} if splitter is not None or parts is None else parts
+    left = [name for name in names if name not in reads.names and known.get(name, names) is not None]
     if keeps_rows and left and splitter is None and parts is not None:
         if not any(may_have_rows(part) for name, part in parts.items() if name in reads.names):
             with_rows = next((name for name in left if may_have_rows(parts[name])), None)
