@@ -12,10 +12,12 @@ import torch
 
 from twinkle_engines.algorithms.reward_calls import RewardCall, run_calls
 from twinkle_engines.batches.chats import as_chat
+from twinkle_engines.batches.columns import is_missing
 from twinkle_engines.batches.given import fraction, instance, listed, seconds
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_mesh import with_known_names
 from twinkle_remote import remote_class, remote_function
+from twinkle_remote.values import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -63,6 +65,24 @@ def _weights(weights: Any, count: int) -> list[float]:
     return found
 
 
+def _read_by_functions(constructor: Mapping[str, Any]) -> Sequence[str] | None:
+    """The columns of rollouts that reward functions name; None for all, where one takes whatever there is."""
+    asked: set[str] = {"completions"}  # without which there is nothing to grade
+    for function in constructor["functions"]:
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError):  # which `grade` reports
+            return None
+        if any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return None
+        asked.update(one.name for one in parameters)
+    return sorted({column for name in asked for column in _MADE_OF.get(name, (name,))})
+
+
+_MADE_OF = {"prompts": ("prompts",), "completions": ("completions", "prompts"), "completion_ids": ("ids", "mask")}
+"""The columns of rollouts of which an argument of reward functions is made; an answer to a chat goes on with it."""
+
+
 @remote_class()
 class Rewards:
     """Grades rollouts; see `rewards`.
@@ -81,7 +101,7 @@ class Rewards:
         self._weights = [1.0] * len(functions) if weights is None else weights
         self._timeout = timeout
 
-    @remote_function(dispatch="slice_dp", collect="flatten", adds="rewards")
+    @remote_function(dispatch="slice_dp", collect="flatten", reads=_read_by_functions, adds="rewards")
     def grade(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with the weighted sum of the functions' rewards, at the last token of each sequence.
 
@@ -101,7 +121,8 @@ class Rewards:
             return rollouts.replace(rewards=[])
         arguments = _arguments(rollouts)
         calls = [
-            RewardCall(_name(one), partial(one, **_wanted(one, arguments)), _is_async(one)) for one in self._functions
+            RewardCall(_name(one), partial(one, **_wanted(one, arguments, rollouts.columns)), _is_async(one))
+            for one in self._functions
         ]
         given = run_calls(calls, self._timeout)
         count = len(rollouts.lengths)
@@ -163,14 +184,17 @@ def _arguments(rollouts: Rollouts) -> dict[str, list[Any]]:
             )
     prompts = [None] * len(rollouts) if rollouts.prompts is None else rollouts.prompts
     asked = [_as_asked(prompt) for prompt in prompts]
-    masks = [torch.ones_like(ids) for ids in rollouts.ids] if rollouts.mask is None else rollouts.mask
     answers = zip(_repeated(asked, rollouts.counts), rollouts.completions, strict=True)
-    return {
-        **{name: _repeated(column, rollouts.counts) for name, column in rollouts.columns.items()},
+    given: dict[str, Any] = {
+        **{name: _repeated(one, rollouts.counts) for name, one in rollouts.columns.items() if not is_missing(one)},
         "prompts": [prompt for prompt, _ in _repeated(asked, rollouts.counts)],
         "completions": [_as_chat(begun, text) for (_, begun), text in answers],
-        "completion_ids": [ids[mask.bool()].tolist() for ids, mask in zip(rollouts.ids, masks, strict=True)],
     }
+    if isinstance(rollouts.mask, LeftOut):
+        return given  # no function asks which tokens were written
+    masks = [torch.ones_like(ids) for ids in rollouts.ids] if rollouts.mask is None else rollouts.mask
+    given["completion_ids"] = [ids[mask.bool()].tolist() for ids, mask in zip(rollouts.ids, masks, strict=True)]
+    return given
 
 
 def _as_asked(prompt: Any) -> tuple[Any, str | None]:
@@ -194,8 +218,15 @@ def _repeated(entries: Sequence[Any], counts: Sequence[int]) -> list[Any]:
     return [entry for entry, count in zip(entries, counts, strict=True) for _ in range(count)]
 
 
-def _wanted(function: RewardFunction, arguments: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _wanted(
+    function: RewardFunction, arguments: dict[str, list[Any]], columns: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     """The arguments that a function names, or all; what may be changed is its own, for each sequence.
+
+    Args:
+        function: The function.
+        arguments: Those of all functions.
+        columns: The columns of the rows, also those that no function names.
 
     Raises:
         TypeError: It has no signature, or wants what there is not.
@@ -212,7 +243,8 @@ def _wanted(function: RewardFunction, arguments: dict[str, list[Any]]) -> dict[s
     ]
     if missing:
         raise TypeError(
-            f"the reward function {_name(function)} wants {', '.join(missing)}, but there are {', '.join(arguments)}: "
+            f"the reward function {_name(function)} wants {', '.join(missing)}, but there are "
+            f"{', '.join(dict.fromkeys([*columns, 'prompts', 'completions', 'completion_ids']))}: "
             "use these names, or rows with such columns"
         )
     return {name: _own(values) for name, values in arguments.items() if takes_all or name in parameters}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ from twinkle_engines.batches.padded import (
 )
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_engines.models.neighbours import Neighbours
+from twinkle_remote.values import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,11 +42,13 @@ class MicroBatch(NamedTuple):
         columns: The columns.
         sequences: The number that each sequence has in the batch; without any it is a filler.
         apart: Whether it is a part of rows that belong together, but cannot be computed at once.
+        left: The marks of columns that the call does not read.
     """
 
     columns: Padded
     sequences: Sequence[int] = ()
     apart: bool = False
+    left: Mapping[str, LeftOut] = MappingProxyType({})
 
     @property
     def is_pack(self) -> bool:
@@ -57,6 +61,10 @@ class MicroBatch(NamedTuple):
         if "attention_mask" in self.columns:
             return int(self.columns["attention_mask"].sum(dim=1).max())
         return int(self.columns["position_ids"].max()) + 1
+
+    def has(self, name: str) -> bool:
+        """Whether the batch has a column, also where it is not read."""
+        return name in self.columns or name in self.left
 
     def on(self, device: torch.device) -> MicroBatch:
         """The same on a device."""
@@ -167,23 +175,27 @@ def check_inputs(batch: Batch, unread: AbstractSet[str]) -> None:
         for name, value in part.items() if isinstance(part, Mapping) else ():
             if name not in unread or value is None:
                 continue
-            if not hasattr(value, "__array__") or bool(torch.as_tensor(value).any()):
+            if isinstance(value, LeftOut) or not hasattr(value, "__array__") or bool(torch.as_tensor(value).any()):
                 raise ValueError(
                     f"the batch has {name}, which this model would read, but an engine trains on tokens alone: use a "
                     "collator that leaves it out"
                 )
 
 
-def count_sequences(batch: Batch) -> int:
-    """Number of sequences of a batch."""
-    return sum(map(_count, _parts(batch)))
+def count_sequences(batch: Batch) -> list[int]:
+    """Number of sequences of each row of a batch, of which a list has one for each of its members."""
+    counts = [_counts(part) for part in _parts(batch)]
+    return counts[0] if isinstance(batch, Rollouts | Mapping) else [sum(count) for count in counts]
 
 
-def _count(part: Columns) -> int:
+def _counts(part: Columns) -> list[int]:
     if isinstance(part, Rollouts):
-        return len(part.lengths)
+        return part.counts
     columns = columns_of(part)
-    return int((columns["position_ids"] == 0).sum()) if has_packs(part) else len(columns["input_ids"])
+    if not has_packs(part):
+        return [1] * len(columns["input_ids"])
+    counts: list[int] = (columns["position_ids"] == 0).sum(dim=1).tolist()
+    return counts
 
 
 def _parts(batch: Batch) -> Sequence[Columns]:

@@ -57,7 +57,8 @@ class Objective(NamedTuple):
                 f"{self.name} compares sequences that this model does not compute at once, because one changes the "
                 "other; use pairs whose sequences are of one side of its border of lengths"
             )
-        values: Any = self.function(logprobs, part.columns)
+        columns: Any = {**part.columns, **part.left} if part.left else part.columns  # a mark refuses every use
+        values: Any = self.function(logprobs, columns)
         self._check(values, logprobs, part)
         if values.dim() == 1:
             return values.sum(), float(len(values))

@@ -16,6 +16,7 @@ from twinkle_engines.batches.padding import TRUNCATED
 from twinkle_engines.models.forward import has_head_by_token, token_logprobs
 from twinkle_engines.models.micro_batches import MicroBatch, check_inputs, is_packed, micro_batches
 from twinkle_engines.models.neighbours import Neighbours, measure_attention, measure_packs, measure_rows
+from twinkle_engines.models.read_columns import without_left_out
 from twinkle_engines.models.sequence_attention import attention_by_sequence, can_attend_by_sequence
 from twinkle_engines.models.token_limits import token_limits
 from twinkle_engines.parallel.tensor_parallel import plain_model
@@ -65,10 +66,12 @@ class Passes:
             check: Raises for a batch that is not to be computed.
         """
         neighbours = self._measured(batch)
+        read, left = without_left_out(batch)
         mine: list[MicroBatch] = []
         failure: Exception | None = None
         try:
-            mine = list(micro_batches(batch, self._micro_batch_size, self._max_tokens, neighbours))
+            parts = micro_batches(read, self._micro_batch_size, self._max_tokens, neighbours)
+            mine = [part._replace(left=left) for part in parts]
             check()
             check_inputs(batch, self._not_given)
             for part in mine:
@@ -96,7 +99,7 @@ class Passes:
         """Whether a loss compares with log-probabilities of another model or moment; all ranks call this."""
         if aim.compares is not None:
             return aim.compares
-        has = any(name in part.columns for part in parts for name in ("logprobs", "ref_logprobs"))
+        has = any(part.has(name) for part in parts for name in ("logprobs", "ref_logprobs"))
         return self._layout.max_over_all(float(has)) > 0
 
     def is_truncated(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
@@ -104,7 +107,7 @@ class Passes:
         return aim.sampled is not False and any(
             bool(part.columns[TRUNCATED].any())
             for part in parts
-            if TRUNCATED in part.columns and (aim.sampled or "logprobs" in part.columns)
+            if TRUNCATED in part.columns and (aim.sampled or part.has("logprobs"))
         )
 
     def logprobs(self, part: MicroBatch) -> Tensor:

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.whole_columns import OF_THE_WHOLE
+from twinkle_engines.models.read_columns import READ_BY_PASSES, read_by_training
 from twinkle_mesh import with_known_names
 from twinkle_remote import remote_class, remote_function
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from twinkle_engines.algorithms.losses import Normalization
+    from twinkle_engines.batches.sequence_values import SequenceValues
     from twinkle_engines.models.micro_batches import Batch
     from twinkle_engines.models.objective import Objective
     from twinkle_engines.models.pretrained import Source
@@ -34,9 +36,9 @@ _log = logging.getLogger("twinkle.engines")
 _SKIPS = 10
 _FACTS = "adapters.json"
 _WHOLE = tuple(f"batch.{column}" for column in OF_THE_WHOLE)
-_divided = remote_function(
-    dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="first", collective=True, balance="balance"
-)
+_options: Any = {"split": ("batch",), "replicate": _WHOLE, "collective": True, "balance": "balance"}
+_trained = remote_function("slice_dp", collect="first", reads=read_by_training, **_options)
+_computed = remote_function("slice_dp", collect="flatten", reads=lambda: READ_BY_PASSES, **_options)
 
 
 @remote_class()
@@ -135,7 +137,7 @@ class TransformersModel:
         self._warned = False
         self._unsure = False
 
-    @_divided
+    @_trained
     def forward_backward(
         self,
         batch: Batch,
@@ -153,7 +155,8 @@ class TransformersModel:
                 a mask, temperatures. Of input_ids alone all tokens count. A mapping with position_ids in place of
                 attention_mask has packs as rows. A list of such batches is divided by its members, each one a pack.
             loss: Its name, or a function from log-probabilities (sequences, tokens), at the batch's temperatures and
-                0 where a token does not count, and the padded batch to one value for each token.
+                0 where a token does not count, and the padded batch to one value for each token. No columns are
+                fetched that a loss does not read; `losses.reading` says so of a function, which else reads all.
             normalize: "token": the mean over all tokens that count since the last step. "sequence": the mean over
                 sequences of each one's mean. None: the loss's own, "sequence" for grpo and gspo, pairs for dpo, else
                 "token".
@@ -234,19 +237,22 @@ class TransformersModel:
         self._forget_gradients()
         return {"grad_norm": norm, "lr": rate}
 
-    @remote_function(dispatch="slice_dp", split=("batch",), replicate=_WHOLE, collect="flatten", collective=True)
-    def logprobs(self, batch: Batch) -> list[Tensor]:
+    @_computed
+    def logprobs(self, batch: Batch) -> SequenceValues:
         """The log-probability of each token, at the temperature of its sequence (1 without the column).
 
         Args:
-            batch: As for `forward_backward`.
+            batch: As for `forward_backward`; divided so that data ranks have even tokens.
 
         Returns:
-            For each sequence a tensor as long as its ids, on the CPU; 0 at the first token.
+            A list with a tensor for each sequence, as long as its ids, on the CPU; 0 at the first token. The sequences
+            are in the order of the batch, whose rows are the list's rows in other calls.
         """
         import torch
 
+        from twinkle_engines.batches.sequence_values import SequenceValues
         from twinkle_engines.models.micro_batches import count_sequences
+        from twinkle_engines.models.read_columns import without_left_out
         from twinkle_engines.parallel.parallel import reshard
 
         found: dict[int, Tensor] = {}
@@ -256,7 +262,8 @@ class TransformersModel:
             for part in parts or ():
                 found.update(part.rows(self._passes.logprobs(part)))
         reshard(self._model)
-        return [found.get(number, torch.zeros(0)) for number in range(count_sequences(batch))]
+        counts = count_sequences(without_left_out(batch)[0])
+        return SequenceValues([found.get(number, torch.zeros(0)) for number in range(sum(counts))], counts)
 
     def weights(self) -> ReplaceableWeights[Tensor]:
         """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""

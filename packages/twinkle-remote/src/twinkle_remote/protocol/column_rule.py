@@ -100,6 +100,10 @@ class ColumnRule:
         assert self.function is not None
         return self._named(self.function(arguments))
 
+    def known(self, names: tuple[Hashable, ...] | None) -> ColumnRule:
+        """The rule of a component whose constructor gives these columns, if it asks for the constructor's arguments."""
+        return replace(self, names=names) if self.of_constructor else self
+
     @property
     def is_for_columns(self) -> bool:
         """Whether an argument without columns is refused; else, where a function names them, it is read whole."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.column_rule import ColumnRule
     from twinkle_remote.protocol.component import Component
@@ -142,10 +140,9 @@ class FunctionSpec:
 
     def of(self, component: Component, target: object) -> FunctionSpec:
         """The options for a component, as the arguments of its constructor say; `target` is the function's name."""
-        by_columns = self.reads is not None and self.reads.of_constructor
-        if not by_columns and not isinstance(self.balance, str):
+        if not isinstance(self.balance, str) and (self.reads is None or not self.reads.of_constructor):
             return self
-        return _of(self, component.off, dict(component.reads).get(str(target)) if by_columns else None)
+        return _of(self, component.off, dict(component.reads).get(str(target)))
 
     def divides(self, argument: str) -> bool:
         """Whether the rows of an argument are divided, if it has rows and no mark."""
@@ -217,9 +214,7 @@ class FunctionSpec:
 @lru_cache
 def _of(spec: FunctionSpec, off: frozenset[str], names: tuple[Hashable, ...] | None) -> FunctionSpec:
     balance = spec.balance not in off if isinstance(spec.balance, str) else spec.balance
-    by_columns = spec.reads is not None and spec.reads.of_constructor
-    reads = replace(spec.reads, names=names) if by_columns and spec.reads and names is not None else None
-    return replace(spec, balance=balance, reads=reads if by_columns else spec.reads)
+    return replace(spec, balance=balance, reads=spec.reads and spec.reads.known(names))
 
 
 def by_rank_options(spec: FunctionSpec) -> FunctionSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, total_and_count
+from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, reading, total_and_count
 from twinkle_engines.algorithms.losses.kl import ESTIMATORS, k1, k2, k3
 from twinkle_engines.algorithms.losses.offline import cross_entropy, dpo
 from twinkle_engines.algorithms.losses.policy import cispo, grpo, gspo, importance_sampling
@@ -36,6 +36,16 @@ NORMALIZATIONS: dict[str, Literal["token", "sequence", "pair"]] = {
 COMPARING = frozenset(LOSSES) - {"cross_entropy"}
 """The losses that compare with log-probabilities of another model or moment, computed without dropout."""
 
+READS = {
+    "cispo": ("logprobs", "advantages"),
+    "cross_entropy": (),
+    "dpo": ("ref_logprobs",),
+    "grpo": ("logprobs", "advantages"),
+    "gspo": ("logprobs", "advantages"),
+    "importance_sampling": ("logprobs", "advantages"),
+}
+"""The columns that each loss reads next to the tokens and those that count; "grpo" with a beta also `ref_logprobs`."""
+
 SAMPLED = COMPARING - {"dpo"}
 """The losses that are an expectation over what was sampled: policy gradients."""
 
@@ -44,6 +54,7 @@ __all__ = [
     "ESTIMATORS",
     "LOSSES",
     "NORMALIZATIONS",
+    "READS",
     "SAMPLED",
     "Normalization",
     "average",
@@ -57,5 +68,6 @@ __all__ = [
     "k1",
     "k2",
     "k3",
+    "reading",
     "total_and_count",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 Normalization = Literal["token", "sequence"]
 
@@ -72,6 +74,28 @@ def sequence_means(values: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> t
     """The mean of the counted values of a token's sequence, at each token; 0 for a sequence without counted ones."""
     counts = sequence_sums(torch.ones_like(values), batch)
     return sequence_sums(values, batch) / counts.clamp(min=1)
+
+
+def reading(*columns: str) -> Callable[[F], F]:
+    """Let a loss of one's own say which columns it reads next to the tokens and those that count.
+
+    A model then fetches these columns only; a loss that does not say reads all. `@reading("advantages")`
+
+    Args:
+        columns: Their names.
+
+    Raises:
+        TypeError: One is no text.
+    """
+    for column in columns:
+        if not isinstance(column, str):
+            raise TypeError(f"reading() takes the names of columns, got {column!r:.60} of type {type(column).__name__}")
+
+    def mark(loss: F) -> F:
+        setattr(loss, "reads", columns)  # noqa: B010  a function has no such attribute for a type checker
+        return loss
+
+    return mark
 
 
 def total_and_count(
