@@ -27,7 +27,12 @@ def model() -> Any:
     """A Llama of 4 layers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(vocab_size=512, max_position_embeddings=4096, **sizes))
 
@@ -70,7 +75,7 @@ def measured(rows: int, steps: int, *, balance: bool) -> tuple[float, float, flo
         twinkle.get(trainer.forward_backward(batch))
         took = time.perf_counter() - began
         twinkle.get(trainer.step())
-        spent = twinkle.get(trainer.seconds())
+        spent: Any = twinkle.get(trainer.seconds())
         if step:  # the first one measures the model
             slowest += max(spent) / steps
             share += max(spent) / (sum(spent) / len(spent)) / steps

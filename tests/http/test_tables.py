@@ -1,13 +1,27 @@
-"""Tables over HTTP: the client makes them, and a call is given their value."""
+"""Tables over HTTP: the client makes them, a call is given their plan, and no column that it does not read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from twinkle_mesh import DeviceMesh
-from twinkle_remote import concat, get, join, map, minibatches, on, remote_class, remote_function, select, session, take  # noqa: A004  named like Python's
+from twinkle_remote import (
+    concat,
+    get,
+    join,
+    map,  # noqa: A004  named like Python's
+    minibatches,
+    on,
+    register_type,
+    remote_class,
+    remote_function,
+    select,
+    session,
+    stats,
+    take,
+)
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -18,7 +32,8 @@ TOKEN = "a token for tests"
 SERVER = """
     import sys
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote import remote_class, remote_function, serve, session
+    from twinkle_remote import current_worker, register_splitter, register_type, remote_class, remote_function, serve
+    from twinkle_remote import session
 
     def out_of_order(costs):
         return [7 * row % 5 + 1 for row in range(len(costs))]
@@ -41,8 +56,40 @@ SERVER = """
         def peek(self, rows: dict[str, list[int]]) -> list[int]:
             return list(rows["more"])
 
+        @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
+        def there(self, rows: dict[str, object]) -> list[tuple[int, list[str]]]:
+            return [(one, list(rows)) for one in rows["ids"]]
+
+    @remote_class()
+    class Flagged:
+        def __init__(self, even: bool = True) -> None:
+            pass
+
+        @remote_function(dispatch="slice_dp", collect="flatten", balance="even")
+        def ranks(self, rows: list[str]) -> list[int]:
+            return [current_worker().rank for _ in rows]
+
+    class Texts(list):
+        pass
+
+    class Lengths:
+        def length(self, value):
+            return len(value)
+
+        def slice(self, value, start, stop):
+            return Texts(list(value)[start:stop])
+
+        def concat(self, values):
+            return Texts([one for value in values for one in value])
+
+        def costs(self, value):
+            return [float(len(one)) for one in value]
+
+    register_splitter(Texts, Lengths())
+    register_type(Texts, "Texts", to_plain=list, from_plain=Texts)
+
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
-        with serve([Maker], port=0, token=sys.argv[1]) as server:
+        with serve([Maker, Flagged], port=0, token=sys.argv[1]) as server:
             print(server.address, flush=True)
             sys.stdin.read()
 """
@@ -65,6 +112,27 @@ class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
     def peek(self, rows: dict[str, list[int]]) -> list[int]:
         return list(rows["more"])
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
+    def there(self, rows: dict[str, object]) -> list[tuple[int, list[str]]]:
+        return []
+
+
+@remote_class()
+class Flagged:
+    def __init__(self, even: bool = True) -> None:
+        pass
+
+    @remote_function(dispatch="slice_dp", collect="flatten", balance="even")
+    def ranks(self, rows: list[str]) -> list[int]:
+        return []
+
+
+class Texts(list[str]):
+    pass
+
+
+register_type(Texts, "Texts", to_plain=list, from_plain=Texts)
 
 
 def test_tables_of_served_results_are_those_of_their_values(
@@ -106,3 +174,37 @@ def test_columns_that_are_read_and_added_are_so_at_the_server(
             assert get(graded) == expected
             with pytest.raises(KeyError, match=r"reads.*'more'"):
                 get(maker.peek(rows))
+
+
+def test_neither_rows_of_tables_nor_columns_that_are_not_read_are_sent(
+    serving: Callable[..., AbstractContextManager[str]],
+) -> None:
+    wide = ["x" * 100_000] * 4
+    with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
+        maker = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
+        plain: Any = {"ids": [0, 1, 2, 3], "wide": wide}
+        made: Any = maker.same(plain)
+        uploaded = stats()[-1].driver_sent
+        table = take(concat([made, take(made, [1])]), [4, 0, -1])
+        assert list(maker.there(table)) == [(1, ["ids", "wide"]), (0, ["ids", "wide"]), (1, ["ids", "wide"])]
+        assert list(maker.there({"ids": [5, 6], "wide": wide[:2]})) == [(5, ["ids", "wide"]), (6, ["ids", "wide"])]
+        assert next(iter(maker.there(join(made, {"more": [1, 2, 3, 4]})))) == (0, ["ids", "wide", "more"])
+        later = stats()[-3:]
+        assert uploaded > 400_000
+        assert sum(call.driver_sent + call.driver_fetched for call in later) < 10_000
+        with pytest.raises(KeyError, match=r"reads.*'more'"):
+            get(maker.peek({"ids": [1], "more": [2]}))
+        with pytest.raises(IndexError, match="9"):
+            get(maker.same(take(made, [9])))
+        with pytest.raises(KeyError, match="strange"):
+            get(maker.same(select(made, "strange")))
+
+
+def test_a_flag_of_the_constructor_is_that_of_the_server_s_component(
+    serving: Callable[..., AbstractContextManager[str]],
+) -> None:
+    rows = Texts(["a", "bb", "c", "much longer"])
+    with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
+        for even, expected in ((True, [1, 1, 1, 0]), (False, [0, 0, 1, 1])):
+            flagged = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Flagged, even)
+            assert get(flagged.ranks(rows)) == expected

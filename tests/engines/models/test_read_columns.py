@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from twinkle_engines import Rollouts, TransformersModel
 from twinkle_engines.algorithms.losses import LOSSES, NORMALIZATIONS, READS, reading
 from twinkle_engines.batches.rollouts_splitter import RolloutsSplitter
 from twinkle_engines.models.read_columns import read_by_training
-from twinkle_remote import get, join, remote_class, remote_function, session
+from twinkle_remote import remote_class, remote_function, session
 from twinkle_remote.errors import UnreadColumnError
 from twinkle_remote.values import column_of
 
@@ -43,55 +44,50 @@ class Reader:
     """Has the columns that the batch of a call holds."""
 
     @remote_function(dispatch="slice_dp", collect="flatten", reads=read_by_training)
-    def there(self, batch: Rollouts, loss: str = "cross_entropy", **options: Any) -> list[list[str]]:
+    def there(self, batch: Rollouts, loss: Any = "cross_entropy", **options: Any) -> list[list[str]]:
         splitter = RolloutsSplitter()
         left = set(map(column_of, splitter.marks(batch)))
         return [sorted(set(splitter.columns(batch)) - left)] * len(batch)
 
 
-def model(**options: Any) -> TransformersModel:
-    return TransformersModel(Build("llama"), optimizer=sgd, **options)
+def one(max_tokens: int | None = None) -> TransformersModel:
+    return TransformersModel(Build("llama"), optimizer=sgd, max_tokens=max_tokens)
 
 
-CASES: list[tuple[str, dict[str, float]]] = [*((name, {}) for name in LOSSES), ("grpo", {"beta": 0.1})]
+CASES: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in LOSSES), ("grpo", {"beta": 0.1})]
 
 
 @pytest.mark.parametrize("max_tokens", [None, 64])
 @pytest.mark.parametrize(("loss", "options"), CASES)
 def test_a_loss_by_name_reads_its_columns_and_no_others(
-    loss: str, options: dict[str, float], max_tokens: int | None
+    loss: str, options: dict[str, Any], max_tokens: int | None
 ) -> None:
     if loss == "dpo" and max_tokens:
-        pytest.skip("a loss of pairs takes no packs")  # a refusal that its own tests have
-    whole = rollouts()
-    function = LOSSES[loss]
-    expected = (
-        model(max_tokens=max_tokens).forward_backward(
-            whole.replace(completions=None), lambda logprobs, batch: function(logprobs, batch, **options), dropout=False
-        )
-        if NORMALIZATIONS[loss] == "token"
-        else None
-    )
-    found = model(max_tokens=max_tokens).forward_backward(whole, loss, dropout=False, **options)
-    assert expected is None or found == pytest.approx(expected, rel=1e-6)
+        pytest.skip("a loss of pairs takes no packs, which its own tests have")
+    whole, function = rollouts(), LOSSES[loss]
+    found = one(max_tokens).forward_backward(whole, loss, dropout=False, **options)
+    if NORMALIZATIONS[loss] == "token":
+        reading_all = one(max_tokens).forward_backward(whole, partial(function, **options), dropout=False)
+        assert found == pytest.approx(reading_all, rel=1e-6)
     named = set(read_by_training(loss, **options) or ())
-    some = whole.select([name for name in ("mask", "temperatures", *READS[loss]) if name in named])
-    some = join(some, whole.select(["ref_logprobs"])) if options else some
-    assert model(max_tokens=max_tokens).forward_backward(some, loss, dropout=False, **options) == found
+    columns = [name for name in ("mask", "temperatures", "logprobs", "ref_logprobs", "advantages") if name in named]
+    some = whole.select(columns)
+    assert one(max_tokens).forward_backward(some, loss, dropout=False, **options) == found
     if READS[loss]:
+        lacking = whole.select([name for name in columns if name != READS[loss][0]])
         with pytest.raises(ValueError, match=READS[loss][0]):
-            model().forward_backward(whole.replace(**{READS[loss][0]: None}), loss)
+            one().forward_backward(lacking, loss)
 
 
 def test_columns_that_are_not_read_are_left_out() -> None:
     with session("local"):
         reader = Reader()
-        assert get(reader.there(rollouts()))[0] == ["ids", "mask", "temperatures"]
-        assert get(reader.there(rollouts(), "dpo"))[0] == ["ids", "mask", "ref_logprobs", "temperatures"]
+        assert next(iter(reader.there(rollouts()))) == ["ids", "mask", "temperatures"]
+        assert next(iter(reader.there(rollouts(), "dpo"))) == ["ids", "mask", "ref_logprobs", "temperatures"]
         grpo = ["advantages", "ids", "logprobs", "mask", "temperatures"]
-        assert get(reader.there(rollouts(), "grpo"))[0] == grpo
-        assert get(reader.there(rollouts(), "grpo", beta=0.1))[0] == sorted([*grpo, "ref_logprobs"])
-        assert "more" in get(reader.there(rollouts(), print))[0]  # a function that does not say
+        assert next(iter(reader.there(rollouts(), "grpo"))) == grpo
+        assert next(iter(reader.there(rollouts(), "grpo", beta=0.1))) == sorted([*grpo, "ref_logprobs"])
+        assert "more" in next(iter(reader.there(rollouts(), print)))  # a function that does not say
 
 
 def test_a_loss_of_ones_own_says_what_it_reads() -> None:
@@ -102,10 +98,10 @@ def test_a_loss_of_ones_own_says_what_it_reads() -> None:
         assert "rewards" in batch
         return -logprobs * batch["rewards"]
 
-    expected = model().forward_backward(rollouts(), weighted)
-    assert model().forward_backward(rollouts(), reading("advantages")(weighted)) == expected
+    expected = one().forward_backward(rollouts(), weighted)
+    assert one().forward_backward(rollouts(), reading("advantages")(weighted)) == expected
     with pytest.raises(UnreadColumnError, match="rewards"):
-        model().forward_backward(rollouts(), reading("advantages")(curious))
+        one().forward_backward(rollouts(), reading("advantages")(curious))
     with pytest.raises(TypeError, match="names of columns"):
         reading(3)  # type: ignore[arg-type]  # no name
 
@@ -113,13 +109,13 @@ def test_a_loss_of_ones_own_says_what_it_reads() -> None:
 def test_the_inputs_of_a_model_are_refused_also_where_no_loss_reads_them() -> None:
     ids = torch.arange(1, 9).view(2, 4)
     batch = {"input_ids": ids, "labels": ids}
-    expected = model().forward_backward(batch)
+    expected = one().forward_backward(batch)
     zeros = torch.zeros_like(ids)
     assert (
-        model().forward_backward({**batch, "token_type_ids": zeros, "texts": ["a", "b"], "inputs_embeds": None})
+        one().forward_backward({**batch, "token_type_ids": zeros, "texts": ["a", "b"], "inputs_embeds": None})
         == expected
     )
     with pytest.raises(ValueError, match="inputs_embeds"):
-        model().forward_backward({**batch, "inputs_embeds": torch.ones(2, 4, 8)})
+        one().forward_backward({**batch, "inputs_embeds": torch.ones(2, 4, 8)})
     with pytest.raises(ValueError, match="labels"):
-        model().forward_backward({"input_ids": ids, "texts": ["a", "b"]})
+        one().forward_backward({"input_ids": ids, "texts": ["a", "b"]})

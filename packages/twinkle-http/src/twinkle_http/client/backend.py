@@ -19,7 +19,7 @@ from twinkle_http.wire.decode import decode, value_of
 from twinkle_http.wire.encode import encode, encode_request
 from twinkle_http.wire.envelopes import CALL_UPDATE, CallRequest, unpacked
 from twinkle_http.wire.errors import WireFormatError
-from twinkle_remote.backends.support import ThreadReplyBackend, driver_line, make_handle, ping
+from twinkle_remote.backends.support import ThreadReplyBackend, driver_line, make_handle, narrowed, ping
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError, PlacementError, TwinkleError
 from twinkle_remote.protocol import Component
 from twinkle_remote.values import TYPES, component_name
@@ -103,6 +103,8 @@ class HttpBackend(ThreadReplyBackend):
                 f"{call.name}: a function cannot be sent over HTTP; make it a remote function of {call.component.name}"
             )
         lazies: list[Any] = []
+        if call.spec.reads is not None and call.spec.adds is None and not call.reads_ranks:
+            call = narrowed(call, lazies=False)  # the server narrows the lazy ones
         update, sent = self._numbered(self._request(call), call.name, lazies)
         reply = self._reply(update, sent)
         reply.lazies = lazies

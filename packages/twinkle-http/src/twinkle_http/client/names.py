@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twinkle_http.client.replies import RankReply, ServedPayload, ServedReply
-from twinkle_http.wire.encode import IN_PLACE
 from twinkle_http.wire.errors import WireTypeError
 from twinkle_remote import Lazy, is_handle
-from twinkle_remote.backends.support import RunsOnce, hand_over, is_table
+from twinkle_remote.backends.support import RunsOnce, hand_over, is_table, plan_of
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol import component_of
 
@@ -29,7 +28,7 @@ def namer(what: str, lazies: list[Any]) -> TagOf:
 
     def node(value: Any, part: Callable[[Any], Any]) -> list[Any] | None:
         if type(value) is Lazy and is_table(value):
-            return [IN_PLACE, value.result()]
+            return ["table", part(plan_of(value))]
         if type(value) is Lazy:
             lazies.append(value)
             return _node_of(value)

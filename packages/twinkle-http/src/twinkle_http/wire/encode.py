@@ -32,8 +32,6 @@ CONTAINERS = frozenset({"tuple", "set", "frozenset", "dict", "range", "slice", "
 _INLINE_BYTES = 1024
 _PLAIN = frozenset({type(None), bool, float, str})
 _DEPTH = Limits().depth  # that the other side reads
-IN_PLACE = object()
-"""In the place of a node's tag: the value beside it travels in the place of the one that has the node."""
 
 
 def encode(
@@ -104,13 +102,11 @@ class _Encoder:
         return self._extension(value, where, depth)
 
     def _extension(self, value: Any, where: str, depth: int) -> Any:
-        """The node of a value, or of what travels in its place; a leaf that occurs twice is sent once, and is one."""
+        """The node of a value; a leaf that occurs twice is sent once, and is one."""
         known = self._seen.get(id(value))
         if known is not None:
             return known[1]
         node = self._node(value, where, depth)
-        if node[0] is IN_PLACE:
-            return self.part(node[1], where, depth)
         extension = msgspec.msgpack.Ext(NODE, len(self.nodes).to_bytes(4, "little"))
         self.nodes.append(node)
         if node[0] not in CONTAINERS:

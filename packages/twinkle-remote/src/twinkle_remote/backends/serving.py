@@ -13,6 +13,7 @@ from twinkle_remote.call.lazy_values.call_result import CallResult
 from twinkle_remote.call.lazy_values.lazy import call_of, lazy_part
 from twinkle_remote.call.pending.part import part_of
 from twinkle_remote.call.start import start
+from twinkle_remote.call.tables.table_plan import table_by
 from twinkle_remote.component.constructor import (
     GROUP,
     INSTANCE,
@@ -69,6 +70,7 @@ __all__ = [
     "rows_of_results",
     "running_session",
     "start",
+    "table_by",
     "unintercepted",
 ]
 

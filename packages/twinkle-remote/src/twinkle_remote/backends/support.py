@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from twinkle_remote.backends.thread_reply import ThreadReplyBackend as ThreadReplyBackend
     from twinkle_remote.call.arguments import Replicated as Replicated
     from twinkle_remote.call.arguments import RunsOnce as RunsOnce
+    from twinkle_remote.call.column_rules import narrowed as narrowed
     from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
     from twinkle_remote.call.lazy_values.lazy import call_of as call_of
     from twinkle_remote.call.lazy_values.lazy import hand_over as hand_over
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from twinkle_remote.call.submit import start_on_workers as start_on_workers
     from twinkle_remote.call.tables.hand_over import plan_hand_over as plan_hand_over
     from twinkle_remote.call.tables.table import is_table as is_table
+    from twinkle_remote.call.tables.table_plan import plan_of as plan_of
     from twinkle_remote.component.handle import make_handle as make_handle
     from twinkle_remote.context import WorkerContext as WorkerContext
     from twinkle_remote.context import are_ranks_threads as are_ranks_threads

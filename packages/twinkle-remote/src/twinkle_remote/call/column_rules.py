@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import Divided
 
 
-def narrowed(call: Call) -> Call:
+def narrowed(call: Call, *, lazies: bool = True) -> Call:
     """The call with only those columns of its first divided argument that its function reads, and marks of the others.
+
+    Args:
+        call: The call.
+        lazies: Lazy arguments too; else only plain ones, where another session narrows the lazy ones.
 
     Raises:
         NoTableError: The argument has no columns, and the function names them in any case.
@@ -35,6 +39,8 @@ def narrowed(call: Call) -> Call:
         return call
     reads = Reads(names, call.name)
     if isinstance(found.value, Lazy):
+        if not lazies:
+            return call
         value: Any = narrowed_lazy(found.value, reads)
     else:
         if call.spec.reads is not None and call.spec.reads.is_for_columns:

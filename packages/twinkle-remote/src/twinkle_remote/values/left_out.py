@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from twinkle_remote.errors import UnreadColumnError
+from twinkle_remote.values.type_names import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -90,6 +91,16 @@ class LeavingSplitter(Protocol[T]):
 
     def marks(self, value: T) -> Sequence[LeftOut]:
         """The marks that stand in place of columns."""
+
+
+TYPES.add(LeftOut, plain=(lambda mark: [mark._name, mark._of], lambda plain: LeftOut(*_named(plain))))
+
+
+def _named(plain: Any) -> tuple[Hashable, str]:
+    if not isinstance(plain, list) or len(plain) != 2 or not isinstance(plain[1], str):
+        raise ValueError("the mark of a column is the column's name, and Class.method of a function")
+    hash(plain[0])  # a TypeError where it names no column
+    return plain[0], plain[1]
 
 
 def unread(mark: LeftOut) -> UnreadColumnError:

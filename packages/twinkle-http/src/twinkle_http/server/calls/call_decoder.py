@@ -12,8 +12,8 @@ from twinkle_http.tags import TagReader, own_error_type
 from twinkle_http.wire.decode import values_of
 from twinkle_http.wire.envelopes import read_request
 from twinkle_http.wire.errors import WireFormatError
-from twinkle_remote.backends.serving import presence, remote_function
-from twinkle_remote.errors import NotInitializedError
+from twinkle_remote.backends.serving import presence, remote_function, table_by
+from twinkle_remote.errors import DispatchError, NotInitializedError
 from twinkle_remote.protocol import Call, FunctionSpec, by_rank_options, component_of
 from twinkle_remote.values import TYPES
 
@@ -84,6 +84,13 @@ class CallDecoder:
             return piece_named(client, node[1], node[2])
         if node[0] == "rows" and len(node) == 2:
             return rows_named(client, node[1])
+        if node[0] == "table" and len(node) == 2:
+            try:
+                return table_by(node[1])
+            except DispatchError:  # a row or a column is not there
+                raise
+            except (TypeError, ValueError) as error:
+                raise WireFormatError(str(error)) from None
         if node[0] == "handle" and len(node) == 3:
             return self._components.find(client.tenant, node[1], node[2]).value
         raise WireFormatError(f"a node {node[0]!r:.40} is not known")
