@@ -22,9 +22,9 @@ class Ledger:
     """Makes rows with columns, and looks at some of them."""
 
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def make(self, rows: list[int]) -> dict[str, Any]:
+    def make(self, rows: list[int], width: int = 1000) -> dict[str, Any]:
         """A narrow column, a wide one, and a note."""
-        return {"ids": rows, "wide": [bytes([row % 256]) * 1000 for row in rows], "note": "same"}
+        return {"ids": rows, "wide": [bytes([row % 256]) * width for row in rows], "note": "same"}
 
     @remote_function(dispatch="slice_dp", collect="flatten", balance=out_of_order)
     def balanced(self, rows: Any) -> Any:
