@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import (
@@ -18,7 +18,7 @@ from transformers import (
 from twinkle_engines.samplers.sequence_seed import sequence_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -29,6 +29,68 @@ def draws_of(ids: Sequence[int], number: int, seed: int, count: int) -> torch.Te
     """Numbers in [0, 1) of one sequence: a function of the seed, the prompt and the answer's number alone."""
     generator = torch.Generator().manual_seed(sequence_seed(ids, number, seed))
     return torch.rand(count, dtype=torch.float64, generator=generator)
+
+
+class KnownLargest(torch.Tensor):
+    """Scores (sequences, vocabulary) whose largest ones are known: `argmax` over the vocabulary does not look for them.
+
+    Any other function gets the scores as a plain tensor, and as it may change them, the largest are unknown after it.
+
+    Attributes:
+        plain: The scores.
+        largest: The place of each row's first largest score (sequences,); None if they are unknown.
+    """
+
+    plain: torch.Tensor
+    largest: torch.Tensor | None
+
+    @classmethod
+    def of(cls, scores: torch.Tensor, largest: torch.Tensor) -> KnownLargest:
+        """The scores, with the places of the largest."""
+        known = scores.as_subclass(cls)
+        known.plain, known.largest = scores, largest
+        return known
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch, by torch's protocol."""
+        options = dict(kwargs or {})
+        if func in _ARGMAX and (args[1:], options) in _OVER_VOCABULARY and args[0].largest is not None:
+            return args[0].largest
+        return func(*_plain(args), **_plain(options))
+
+
+def _plain(value: Any) -> Any:
+    """Arguments with plain tensors."""
+    if isinstance(value, KnownLargest):
+        value.largest = None
+        return value.plain
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+_ARGMAX = (torch.argmax, torch.Tensor.argmax)
+_OVER_VOCABULARY: Sequence[tuple[tuple[int, ...], dict[str, int]]] = (((-1,), {}), ((), {"dim": -1}))
+_BLOCK = 256  # scores
+
+
+def first_largest(scores: torch.Tensor) -> torch.Tensor:
+    """The place of the first largest score of each row (sequences,), as `argmax`; NaN counts as the largest.
+
+    On a CPU `argmax` takes ten times as long as `amax`, so it looks through one block of each row alone.
+    """
+    size = scores.shape[-1]
+    if size < 4 * _BLOCK:
+        return scores.argmax(dim=-1)
+    whole = size // _BLOCK
+    blocks = torch.unflatten(scores[:, : whole * _BLOCK], -1, (whole, _BLOCK)).amax(dim=-1)
+    last = scores[:, -_BLOCK:].amax(dim=-1, keepdim=True)  # overlaps the one before, which goes first
+    start = (torch.cat([blocks, last], dim=-1).argmax(dim=-1, keepdim=True) * _BLOCK).clamp(max=size - _BLOCK)
+    inside = scores.gather(-1, start + torch.arange(_BLOCK, device=scores.device))
+    return start[:, 0] + inside.argmax(dim=-1)
 
 
 class TokenDrawing(LogitsProcessor):
@@ -53,6 +115,7 @@ class TokenDrawing(LogitsProcessor):
         if params.top_p < 1:
             self._warpers.append(TopPLogitsWarper(params.top_p))
         self.logprobs: list[torch.Tensor] = []
+        self._probabilities: torch.Tensor | None = None  # memory of the last step
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """The scores (sequences, vocabulary) themselves, changed so that each row's largest is its token's.
@@ -64,19 +127,27 @@ class TokenDrawing(LogitsProcessor):
         """
         wide = scores if scores.dtype == torch.float64 else scores.float()
         logits = wide if self._temperature == 1.0 else wide / self._temperature
-        probabilities = logits.softmax(dim=-1)
+        probabilities = self._softmax(logits)
         if self._greedy:
-            chosen = probabilities.amax(dim=-1)
+            largest = first_largest(scores)
+            chosen = probabilities.gather(-1, largest[:, None])[:, 0]
             self._check(scores, chosen)
             self.logprobs.append(chosen.log())
-            return scores
+            return KnownLargest.of(scores, largest)  # type: ignore[return-value]  # a Tensor of that dtype
         if self._warpers:
             self._check(scores, probabilities.sum(dim=-1))
             tokens = self._draw(scores, self._warpers(input_ids, logits).softmax(dim=-1))
         else:
             tokens = self._draw(scores, probabilities)
         self.logprobs.append(probabilities.gather(-1, tokens)[:, 0].log())
-        return scores.scatter_(-1, tokens, torch.inf)  # type: ignore[return-value]  # a Tensor of that dtype
+        return KnownLargest.of(scores.scatter_(-1, tokens, torch.inf), tokens[:, 0])  # type: ignore[return-value]  # as above
+
+    def _softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """The probabilities (sequences, vocabulary), in the memory of the last step: new memory costs half of it."""
+        last = self._probabilities
+        if last is None or last.shape != logits.shape or last.dtype != logits.dtype:
+            last = self._probabilities = torch.empty_like(logits)
+        return torch.softmax(logits, dim=-1, out=last)
 
     def _draw(self, scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
         """The first token of each row (sequences, 1) at which the summed probabilities pass the draw."""
