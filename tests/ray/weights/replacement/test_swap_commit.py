@@ -84,7 +84,7 @@ class Sync:
                     if side == "source":
                         sent[index] = state.blocks(state.rank_plan, index)
                         if route != "link":
-                            handles[index] = state.block_store(route).put(bucket, sent[index], copy=False)
+                            handles[index] = state.block_store(route).put([(bucket, sent[index])], copy=False)[0]
                     elif route == "link":
                         copy_all(slot_views(bucket, state.staging(state.rank_plan, index)), sent[index])
                     else:

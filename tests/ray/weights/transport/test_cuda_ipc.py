@@ -40,7 +40,7 @@ def test_memory_that_cannot_be_shared_goes_over_the_host(
     for value in (1, 2):
         for store in (source, target):
             store.begin(frozenset())
-        handles = [source.put(bucket, _block(value), copy=False) for bucket in BUCKETS]
+        handles = source.put([(bucket, _block(value)) for bucket in BUCKETS], copy=False)
         assert all(isinstance(handle, Segment) for handle in handles)
         for bucket, handle in zip(BUCKETS, handles, strict=True):
             (found,) = target.get(bucket, handle)
@@ -68,7 +68,7 @@ def test_memory_that_can_be_shared_is_opened_or_the_error_names_another_way(monk
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     source, target = (CudaBlockStore(SharedBlockStore(BUCKETS)) for _ in range(2))
-    handle = source.put(BUCKETS[0], _block(7), copy=False)
+    (handle,) = source.put([(BUCKETS[0], _block(7))], copy=False)
     assert isinstance(handle, DeviceMemory)
     assert torch.equal(target.get(BUCKETS[0], handle)[0], _block(7)[0])
 

@@ -65,7 +65,7 @@ def test_ranks_of_a_sync_share_a_mailbox_and_its_loss_costs_what_it_held(ray_clu
         assert node_of(mailbox(sync)) == ray.get_runtime_context().get_node_id()
         with pytest.raises(ValueError, match="Failed to look up actor"):
             mailbox(other)
-        first, second = source.put(bucket(0), blocks(1), copy=True), source.put(bucket(1), blocks(7), copy=False)
+        first, second = source.put([(bucket(0), blocks(1)), (bucket(1), blocks(7))], copy=True)
         assert first != second
         for _ in range(2):  # a bucket goes to several targets
             assert same(target.get(bucket(0), first), 1) and same(target.get(bucket(1), second), 7)
@@ -73,13 +73,15 @@ def test_ranks_of_a_sync_share_a_mailbox_and_its_loss_costs_what_it_held(ray_clu
         source.clear()
         with pytest.raises(ray.exceptions.RayTaskError, match="KeyError"):
             target.get(bucket(0), first)
-        third = source.put(bucket(0), blocks(3), copy=True)
+        (third,) = source.put([(bucket(0), blocks(3))], copy=True)
         assert same(target.get(bucket(0), third), 3)
 
         end(sync)
         with pytest.raises(ray.exceptions.RayTaskError, match="KeyError"):
             target.get(bucket(0), third)
-        fourth = source.put(bucket(1), blocks(9), copy=True)  # this one opens the mailbox anew, or finds the new one
+        (fourth,) = source.put(
+            [(bucket(1), blocks(9))], copy=True
+        )  # this one opens the mailbox anew, or finds the new one
         assert same(target.get(bucket(1), fourth), 9)
         source.close()
         target.close()

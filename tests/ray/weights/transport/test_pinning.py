@@ -44,9 +44,8 @@ def test_a_file_is_pinned_once_and_until_it_is_closed(code: int, monkeypatch: py
     store = SharedBlockStore(BUCKETS)
     for value in (1, 2):
         store.begin(frozenset())
-        handles = [
-            store.put(b, [fake_cuda(torch.full((SIZE,), value, dtype=torch.uint8))], copy=False) for b in BUCKETS
-        ]
+        filled = [(b, [fake_cuda(torch.full((SIZE,), value, dtype=torch.uint8))]) for b in BUCKETS]
+        handles = store.put(filled, copy=False)
     target = SharedBlockStore(BUCKETS)
     assert [int(target.get(b, h)[0][0]) for b, h in zip(BUCKETS, handles, strict=True)] == [2, 2, 2]
     assert list(runtime.pinned.values()) == ([3 * SIZE] if not code else []) and not runtime.freed
@@ -63,5 +62,5 @@ def _copied(targets: Any, sources: Any) -> None:
 def test_blocks_of_the_host_pin_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: pytest.fail("nobody asks CUDA"))
     store = SharedBlockStore(BUCKETS)
-    store.put(BUCKETS[0], [torch.ones(SIZE, dtype=torch.uint8)], copy=False)
+    store.put([(BUCKETS[0], [torch.ones(SIZE, dtype=torch.uint8)])], copy=False)
     store.close()

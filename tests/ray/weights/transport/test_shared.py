@@ -26,8 +26,9 @@ BUCKETS = [
 def offered(store: SharedBlockStore, value: int) -> list[Segment]:
     """Put all buckets, filled with a value."""
     found = []
-    for bucket in BUCKETS:
-        handle = store.put(bucket, [torch.full((SIZE,), value, dtype=torch.uint8)], copy=False)
+    for handle in store.put(
+        [(bucket, [torch.full((SIZE,), value, dtype=torch.uint8)]) for bucket in BUCKETS], copy=False
+    ):
         assert isinstance(handle, Segment)
         found.append(handle)
     return found

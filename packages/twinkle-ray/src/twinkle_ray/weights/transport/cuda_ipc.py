@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
     from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
-    from twinkle_ray.weights.transport.protocol import BlockStore
+    from twinkle_ray.weights.transport.protocol import BlockStore, Filled
 
 _log = logging.getLogger("twinkle.ray")
 _reduce: Any = reductions.reduce_tensor
@@ -55,13 +55,16 @@ class CudaBlockStore:
         """No tensor lives in the GPU memory of this block store."""
         self._over_host.begin(occupied)
 
-    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+    def put(self, buckets: Sequence[Filled], *, copy: bool) -> Sequence[object]:
         """Copy the blocks into shared GPU memory, whatever `copy` is."""
+        return [self._put(bucket, blocks, copy=copy) for bucket, blocks in buckets]
+
+    def _put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         device = blocks[0].device
         if bucket.index not in self._offered:
             offered = None if self._refused else self._shared(bucket, device)
             if offered is None:
-                return self._over_host.put(bucket, blocks, copy=copy)
+                return self._over_host.put([(bucket, blocks)], copy=copy)[0]
             self._offered[bucket.index] = offered
         views, memory = self._offered[bucket.index]
         copy_all(views, blocks)

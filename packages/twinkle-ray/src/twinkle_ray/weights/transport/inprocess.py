@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
     from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
+    from twinkle_ray.weights.transport.protocol import Filled
 
 _OFFERED: dict[int, Sequence[Tensor]] = {}
 _TICKETS = count(1)
@@ -33,8 +34,11 @@ class ProcessBlockStore:
     def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
         """No tensor lives in the memory of this block store."""
 
-    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+    def put(self, buckets: Sequence[Filled], *, copy: bool) -> Sequence[object]:
         """Offer the blocks themselves; with `copy`, copies of them in the dtype in transit."""
+        return [self._put(bucket, blocks, copy=copy) for bucket, blocks in buckets]
+
+    def _put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
         if copy:
             kept = [
                 torch.empty(slot.box.shape, dtype=torch_dtype(slot.wire), device=block.device)

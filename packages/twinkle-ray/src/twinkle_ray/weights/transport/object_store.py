@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
     from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
+    from twinkle_ray.weights.transport.protocol import Filled
 
 GET_SECONDS = 60.0
 
@@ -61,8 +62,11 @@ class RayBlockStore:
     def begin(self, occupied: frozenset[MemoryFile] | None) -> None:
         """No tensor lives in the memory of this block store."""
 
-    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
+    def put(self, buckets: Sequence[Filled], *, copy: bool) -> Sequence[object]:
         """Copy the blocks into an object, whatever `copy` is."""
+        return [self._put(bucket, blocks) for bucket, blocks in buckets]
+
+    def _put(self, bucket: Bucket, blocks: Sequence[Tensor]) -> object:
         packed = np.empty(bucket.nbytes, dtype=np.uint8)
         copy_all(slot_views(bucket, torch.from_numpy(packed)), blocks)
         key = f"{os.getpid()}/{bucket.index}"

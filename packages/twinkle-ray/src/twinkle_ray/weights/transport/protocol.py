@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
     from twinkle_ray.weights.replacement.parameter_buffer import ParameterBuffer
+
+    Filled: TypeAlias = tuple[Bucket, Sequence[Tensor]]
+    """A bucket, and the tensors of its slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,16 +69,15 @@ class BlockStore(Protocol):
             occupied: Memory files that must not be written, because tensors of a target live there; None: all.
         """
 
-    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Offer a bucket's blocks to its targets.
+    def put(self, buckets: Sequence[Filled], *, copy: bool) -> Sequence[object]:
+        """Offer the blocks of buckets to their targets.
 
         Args:
-            bucket: The bucket.
-            blocks: Its slots' tensors at the source.
+            buckets: Each bucket with its slots' tensors at the source.
             copy: The source may change the blocks before a target has read them.
 
         Returns:
-            A handle for `get`, which can be pickled.
+            A handle for `get` of each bucket, which can be pickled.
         """
 
     def get(self, bucket: Bucket, handle: object) -> Sequence[Tensor]:

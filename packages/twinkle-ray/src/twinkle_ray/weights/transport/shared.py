@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from twinkle_ray.weights.messages import MemoryFile
     from twinkle_ray.weights.planning.buckets import Bucket
+    from twinkle_ray.weights.transport.protocol import Filled
 
 _PAGE = mmap.PAGESIZE
 _PAGEMAP = "/proc/self/pagemap"
@@ -116,14 +117,21 @@ class SharedBlockStore:
             if self._private and occupied is not None and file not in occupied:
                 _forget_writes(mapping)  # while the source packs
 
-    def put(self, bucket: Bucket, blocks: Sequence[Tensor], *, copy: bool) -> object:
-        """Copy the blocks into shared memory, whatever `copy` is."""
+    def put(self, buckets: Sequence[Filled], *, copy: bool) -> Sequence[object]:
+        """Copy the blocks of all buckets into shared memory at once, whatever `copy` is."""
+        targets: list[Tensor] = []
+        handles = [self._place(*filled, targets) for filled in buckets]
+        copy_all(targets, [block for _, blocks in buckets for block in blocks])
+        return handles
+
+    def _place(self, bucket: Bucket, blocks: Sequence[Tensor], targets: list[Tensor]) -> Segment:
+        """Append the memory of a bucket's blocks to `targets`; returns where it is."""
         mapping = self._chosen.get(bucket.targets) or self._choose(bucket.targets)
         offset = self._offsets[bucket.targets][0][bucket.index]
         if not mapping.pinned and blocks and blocks[0].device.type == "cuda":
             mapping.pinned = True
             pin(mapping.buffer.memory, mapping)
-        copy_all(mapping.views(bucket, offset), blocks)
+        targets.extend(mapping.views(bucket, offset))
         assert mapping.buffer.file is not None
         pid, inode = mapping.buffer.file
         return Segment(pid, mapping.fd, inode, mapping.buffer.memory.numel(), offset)

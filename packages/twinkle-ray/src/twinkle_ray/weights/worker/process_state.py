@@ -23,7 +23,7 @@ from twinkle_ray.weights.worker.rounds import BufferPool, Outgoing, run_rounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.messages import RankAddress, SyncCommand
+    from twinkle_ray.weights.messages import RankAddress, Route, SyncCommand
     from twinkle_ray.weights.planning.buckets import Slot
     from twinkle_ray.weights.planning.sync_plan import RankPlan
     from twinkle_ray.weights.worker.rank_state import RankState
@@ -137,15 +137,7 @@ class ProcessState:
         rank_state.handles.clear()
         rank_state.begin_block_stores(command.occupied)
         if address.side == "source":
-            for index, bucket in rank_plan.buckets.items():
-                route = rank_plan.routes[index]
-                if route != "link":
-                    block_store = rank_state.block_store(route)
-                    rank_state.handles[index] = block_store.put(
-                        bucket, rank_state.blocks(rank_plan, index), copy=command.detached
-                    )
-                    if command.checksum:
-                        rank_state.checksums[index] = checksum(block_store.get(bucket, rank_state.handles[index]))
+            self._offer(rank_state, rank_plan, command)
         if rank_plan.lead and rank_plan.rounds:
             staging = self._staging(command)
             if command.detached:
@@ -154,6 +146,20 @@ class ProcessState:
             else:
                 self._run_rounds(address, rank_plan, command, staging)
         return rank_state.handles
+
+    def _offer(self, rank_state: RankState, rank_plan: RankPlan, command: SyncCommand) -> None:
+        """Put the buckets of a source's rank into block stores, those of one store at once."""
+        by_route: dict[Route, list[int]] = {}
+        for index in rank_plan.buckets:
+            by_route.setdefault(rank_plan.routes[index], []).append(index)
+        by_route.pop("link", None)
+        for route, indices in by_route.items():
+            block_store = rank_state.block_store(route)
+            filled = [(rank_plan.buckets[index], rank_state.blocks(rank_plan, index)) for index in indices]
+            rank_state.handles.update(zip(indices, block_store.put(filled, copy=command.detached), strict=True))
+            if command.checksum:
+                for index, (bucket, _) in zip(indices, filled, strict=True):
+                    rank_state.checksums[index] = checksum(block_store.get(bucket, rank_state.handles[index]))
 
     def wait_transfer(self) -> None:
         """Wait for the background thread, and raise its error if there is one."""
