@@ -383,3 +383,9 @@ def test_workers_of_a_cluster_make_the_steps_of_one_process(joining: dict[str, s
     with torch.no_grad():
         for (ids, _), row in zip(sequences(ragged(3, 2)), figures["logprobs"], strict=True):
             assert_close(torch.tensor(row), plain_logprobs(model, ids), rtol=1e-3, atol=1e-4)
+    assert figures["balanced"] == figures["in_order"]
+    assert list(map(len, figures["balanced"])) == figures["lengths"]
+    balanced, in_order, alone = figures["losses"]
+    for own, other, expected in zip(balanced, in_order, alone, strict=True):
+        assert own == pytest.approx(expected, rel=1e-4)
+        assert other == pytest.approx(expected, rel=1e-4)
