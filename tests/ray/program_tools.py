@@ -57,13 +57,15 @@ def raylets(address: str | None = None) -> list[int]:
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
     sockets = [node["RayletSocketName"] for node in nodes if address in (None, node["NodeManagerAddress"])]
     wanted = [f"--raylet_socket_name={socket}\0".encode() for socket in sockets]  # the next node's is this and ".1"
-    found = []
+    found = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/cmdline", "rb") as file:
                 line = file.read()
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b") ")[2].split()[1])
         except OSError:  # it ended meanwhile
             continue
         if any(want in line for want in wanted):
-            found.append(int(entry))
-    return found
+            found[int(entry)] = parent
+    return [pid for pid, parent in found.items() if parent not in found]  # its forks have its line until they begin

@@ -168,7 +168,8 @@ def _give(pipe: Any, device: str) -> None:
 
     try:
         store, bucket = _store(device)
-        pipe.send(store.put(bucket, [torch.full((bucket.nbytes,), 3, dtype=torch.uint8, device=device)], copy=False))
+        block = torch.full((bucket.nbytes,), 3, dtype=torch.uint8, device=device)
+        pipe.send(store.put([(bucket, [block])], copy=False)[0])
     except Exception as error:
         pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
     pipe.recv()

@@ -409,3 +409,9 @@ def test_a_column_that_another_call_has_added_is_not_missing(stage: Any, kind: s
     for rows in (whole, stage.same(whole)):
         more = stage.add(rows, column="added", made=with_added)
         assert get(stage.read(more, kind, "added")) == [True] * _ROWS
+
+
+def test_rows_are_counted_by_the_narrowest_column() -> None:
+    rows = {"wide": np.zeros((4, 1000)), "narrow": np.zeros(4), "wider": torch.zeros(4, 2000)}
+    kept = only_read(rows, Reads(("other",), "Stage.read"), keeps_rows=True)
+    assert [name for name, part in kept.items() if not isinstance(part, LeftOut)] == ["narrow"]

@@ -64,12 +64,13 @@ def load_lazily(package: str) -> tuple[list[str], Callable[[str], object], Calla
 def _homes(package: str) -> dict[str, str]:
     """Return the module of each name that the source of a package imports as itself."""
     spec = sys.modules[package].__spec__
-    loader: Any = spec and spec.loader
-    source: str | None = loader.get_source(package)
-    if source is None:
+    origin = str(spec and spec.origin)
+    if not origin.endswith(".py"):
         raise ImportError(f"{package} reads its public names from its source, which is not there; install it with *.py")
+    loader: Any = spec and spec.loader
+    source: bytes = loader.get_data(origin)  # get_source would load the tokenizer, for a coding that nobody declares
     homes: dict[str, str] = {}
-    for line in source.splitlines():
+    for line in source.decode().splitlines():
         match line.split():
             case ["from", home, "import", name, "as", alias, *_] if name == alias:
                 homes[name] = home

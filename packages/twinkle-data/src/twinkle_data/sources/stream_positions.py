@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Generator
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 from twinkle_data.sources.fingerprint import digest
@@ -58,16 +57,16 @@ def position_of(dataset: Any) -> StreamPosition:
     held = _positions.get(id(dataset))
     if held is not None and held[0]() is dataset:
         return held[1]
-    found = StreamPosition()
+    found, positions, key = StreamPosition(), _positions, id(dataset)
+
+    def forget(gone: object) -> None:
+        held = positions.get(key)
+        if held is not None and held[0] is gone:
+            del positions[key]
+
     with suppress(TypeError):  # it may take no weak reference: its position is kept nowhere
-        _positions[id(dataset)] = weakref.ref(dataset, partial(_forget, _positions, id(dataset))), found
+        positions[key] = weakref.ref(dataset, forget), found
     return found
-
-
-def _forget(positions: dict[int, Any], key: int, gone: object) -> None:
-    held = positions.get(key)
-    if held is not None and held[0] is gone:
-        del positions[key]
 
 
 def check_starts_anew(samples: object, position: StreamPosition, name: str) -> None:

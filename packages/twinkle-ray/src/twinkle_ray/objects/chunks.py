@@ -53,6 +53,11 @@ class Chunks:
         rests = [(tuple(map(pickle.PickleBuffer, buffers)), refs) for buffers, refs in self.rests]
         return Chunks, (self.bounds, pickle.PickleBuffer(self.heads), self.ends, rests)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pickles, without their buffers."""
+        return self.ends[-1] if self.ends else 0
+
     def read(self, start: int | None, stop: int | None) -> tuple[list[Any], int]:
         """Return rows [start, stop), all of them by default, and how many bytes were opened for them."""
         start, stop, _ = slice(start, stop).indices(self.bounds[-1])

@@ -35,6 +35,11 @@ class ArrayForm:
     device: str
     requires_grad: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory."""
+        return self.array.nbytes
+
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayForm, (self.array, self.dtype, self.device, self.requires_grad)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from twinkle_remote.errors import UnreadColumnError
-from twinkle_remote.values.type_names import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -93,14 +92,22 @@ class LeavingSplitter(Protocol[T]):
         """The marks that stand in place of columns."""
 
 
-TYPES.add(LeftOut, plain=(lambda mark: [mark._name, mark._of], lambda plain: LeftOut(*_named(plain))))
+def as_plain(mark: LeftOut) -> list[Any]:
+    """A mark for a wire without pickle."""
+    return [mark._name, mark._of]
 
 
-def _named(plain: Any) -> tuple[Hashable, str]:
+def from_plain(plain: Any) -> LeftOut:
+    """The mark of `as_plain`.
+
+    Raises:
+        TypeError: It names no column.
+        ValueError: It is something else.
+    """
     if not isinstance(plain, list) or len(plain) != 2 or not isinstance(plain[1], str):
         raise ValueError("the mark of a column is the column's name, and Class.method of a function")
-    hash(plain[0])  # a TypeError where it names no column
-    return plain[0], plain[1]
+    hash(plain[0])
+    return LeftOut(plain[0], plain[1])
 
 
 def unread(mark: LeftOut) -> UnreadColumnError:

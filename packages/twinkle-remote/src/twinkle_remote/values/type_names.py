@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from twinkle_remote.protocol.component import is_component_type
+from twinkle_remote.values import left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,7 @@ class TypeNames:
 
 
 TYPES = TypeNames()
+TYPES.add(left_out.LeftOut, plain=(left_out.as_plain, left_out.from_plain))
 _COMPONENTS: dict[str, type] = {}
 
 

@@ -9,7 +9,7 @@ from twinkle_remote.protocol.tables import Reads
 from twinkle_remote.values.columns import columns, is_mapping, with_items, with_parts
 from twinkle_remote.values.left_out import LeavingSplitter, LeftOut, column_of
 from twinkle_remote.values.picking import column_names, count_rows, joined, pick, selected
-from twinkle_remote.values.rows import PLAIN, holds_marks, may_have_rows, rows_of, splitter_of
+from twinkle_remote.values.rows import PLAIN, holds_marks, may_have_rows, rows_of, size_in_bytes, splitter_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -65,7 +65,7 @@ def only_read(value: T, reads: Reads, *, keeps_rows: bool = False) -> T:
     Args:
         value: Any value.
         reads: The columns.
-        keeps_rows: Where no column that is read has rows, another one stays, so that the rows can be counted.
+        keeps_rows: Where no column that is read has rows, the narrowest other one stays, so that rows can be counted.
 
     Raises:
         DispatchError: It is a mapping that cannot be made again with marks.
@@ -78,8 +78,9 @@ def only_read(value: T, reads: Reads, *, keeps_rows: bool = False) -> T:
     left = [name for name in names if name not in reads.names and known.get(name, names) is not None]
     if keeps_rows and left and splitter is None and parts is not None:
         if not any(may_have_rows(part) for name, part in parts.items() if name in reads.names):
-            with_rows = next((name for name in left if may_have_rows(parts[name])), None)
-            left = [name for name in left if name is not with_rows]
+            with_rows = [name for name in left if may_have_rows(parts[name])]
+            narrowest = min(with_rows, key=lambda name: size_in_bytes(parts[name]), default=None)
+            left = [name for name in left if name is not narrowest]
     elif keeps_rows and len(left) == len(names):
         left = left[1:]
     gone = [name for name in reads.gone if name not in names]
