@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from twinkle_http.plain.values import to_json, to_value
+from twinkle_http.plain.values import JsonValueError, to_json, to_value
 
 
 @dataclass
@@ -27,6 +27,10 @@ class Inner:
 class Outer:
     inners: list[Inner]
     table: dict[str, Inner] = field(default_factory=dict)
+
+
+class Options(TypedDict, total=False):
+    steps: int
 
 
 VALUES: list[tuple[Any, Any]] = [
@@ -59,11 +63,23 @@ def test_what_is_written_is_read_again(kind: Any, value: Any) -> None:
         (dict[int, int], {"1": 2, "01": 3}),
         (dict[int, int], {"one": 2}),
         (dict[int, Inner], {"1": {"y": 2}}),
+        (Options, {"step": 2}),
+        (Options, {"steps": 1, "step": 2}),
     ],
 )
 def test_what_is_unknown_is_refused(kind: Any, fields: Any) -> None:
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(msgspec.ValidationError) as caught:
         to_value(fields, kind, lambda name: None)
+    assert not str(caught.value).rstrip().endswith("has")
+
+
+@pytest.mark.parametrize("within", [lambda one: one, lambda one: [1, {"x": one}], lambda one: Outer([], {"y": one})])
+def test_keys_that_are_one_in_json_are_refused(within: Any) -> None:
+    """A reader of the JSON would have one of the two values."""
+    assert json.loads(to_json(within({1: "a", "2": "b"}), lambda part: None)) is not None
+    for keys in ((1, "1"), (0.5, "0.5"), ("-7", -7)):
+        with pytest.raises(JsonValueError, match="one key"):
+            to_json(within(dict.fromkeys(keys, "a")), lambda part: None)
 
 
 ARRAYS: list[Any] = [np.ndarray, torch.Tensor, NDArray[np.int64], NDArray[np.uint8]]

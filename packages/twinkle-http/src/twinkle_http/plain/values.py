@@ -25,6 +25,7 @@ _TAKEN: dict[str | None, set[type]] = {
     "U": {str},
 }
 """The types of elements that an array takes as they are, by the kind of its dtype."""
+_FLAT = {str, bytes, int, float, bool, type(None)}
 _NUMBERS = {"description": "numbers, as lists within lists"}
 
 
@@ -96,7 +97,8 @@ def _check_fields(made: Any, given: Any, at: str) -> None:
 def _check_known(unknown: Collection[str], known: Iterable[str], at: str) -> None:
     if unknown:
         shown = ", ".join(repr(name[:80]) for name in sorted(unknown)[:8])
-        raise msgspec.ValidationError(f"Object has no fields {shown} - at `{at}`; it has {', '.join(sorted(known))}")
+        have = "".join([f"; it has {', '.join(names)}" for names in [sorted(known)] if names])
+        raise msgspec.ValidationError(f"Object has no fields {shown} - at `{at}`{have}")
 
 
 def _of(wanted: Any, kind: type) -> bool:
@@ -173,11 +175,37 @@ def to_json(value: Any, identify: Callable[[Any], str | None]) -> bytes:
         raise JsonValueError(f"JSON does not express a {type(part).__module__}.{type(part).__qualname__}")
 
     try:
-        return msgspec.json.encode(value, enc_hook=make)
+        encoded = msgspec.json.encode(value, enc_hook=make)
+        _check_keys(value)
     except JsonValueError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"JSON does not express it: {error}") from None
+    return encoded
+
+
+def _check_keys(value: Any) -> None:
+    """Check that no two keys of a mapping are one text in JSON.
+
+    Raises:
+        JsonValueError: Two are, such as 1 and "1".
+    """
+    if isinstance(value, list | tuple | set | frozenset):
+        parts: Iterable[Any] = value if set(map(type, value)) - _FLAT else ()
+    elif isinstance(value, Mapping):
+        if len(set(map(type, value))) > 1:
+            known: dict[bytes, Any] = {}
+            for key in value:
+                other = known.setdefault(msgspec.json.encode({key: None}), key)
+                if other is not key:
+                    raise JsonValueError(f"the keys {other!r:.80} and {key!r:.80} of a mapping are one key in JSON")
+        parts = value.values()
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
+    else:
+        return
+    for part in parts:
+        _check_keys(part)
 
 
 def schemas(kinds: Sequence[Any]) -> tuple[Sequence[dict[str, Any]], dict[str, Any]]:
