@@ -185,4 +185,5 @@ def test_a_child_renews_the_threads_of_torch_before_it_has_threads(tmp_path: Pat
     """In a fork torch makes its threads at the first use, and of two threads that come at once one finds none."""
     status, output = run(tmp_path, "threads", TORCH.replace("START", repr(start)))
     assert status == 0, output
-    assert output.splitlines() == ["constructed after [3]", "status 0", "parent [] 3 2"]
+    said = [line for line in output.splitlines() if line.startswith(("constructed", "status", "parent"))]
+    assert said == ["constructed after [3]", "status 0", "parent [] 3 2"]  # Python 3.12 warns of forks too
