@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -125,7 +127,8 @@ class Job:
             threading.Thread(target=self._answer, args=[client], daemon=True).start()
 
     def _answer(self, client: socket.socket) -> None:
-        with client, client.makefile("rw") as stream:
+        # A client that ends with its job waits for no answer.
+        with suppress(BrokenPipeError), client, client.makefile("rw") as stream:
             _, streams, _, _ = socket.recv_fds(client, 1, 2)
             (command, *arguments), environment = json.loads(stream.readline()), json.loads(stream.readline())
             try:
@@ -154,11 +157,28 @@ class Job:
         return 0
 
     def close(self) -> None:
-        """End the batch script; what it has started ends with its hosts."""
+        """End the batch script and what it has started, as SLURM does: the next job finds the hosts empty."""
         self._server.close()
         if self.runs:
             self._signal_batch(signal.SIGKILL)
             self._batch.wait(_SECONDS)
+        until = time.monotonic() + _SECONDS
+        while left := self._processes():
+            assert time.monotonic() < until, left
+            for pid in left:
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def _processes(self) -> list[int]:
+        """The processes with this job's number in their environment."""
+        mark, found = f"SLURM_JOB_ID={self.number}".encode(), []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            # It may have ended meanwhile.
+            with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    found.append(int(entry))
+        return found
 
     def __enter__(self) -> Self:
         return self
