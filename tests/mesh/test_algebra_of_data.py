@@ -35,6 +35,12 @@ def renumbered(shares: dict[int, int]) -> dict[int, int]:
     return {rank: order[share] for rank, share in shares.items()}
 
 
+def cuts_ulysses_groups(mesh: DeviceMesh, rank: int) -> bool:
+    """Whether a part of a mesh has unequal numbers of ranks at the data positions of a rank's ulysses group."""
+    positions = [mesh._data_position(mesh._coords(other)) for other in mesh.same_data(rank)]
+    return len(set(map(positions.count, positions))) > 1
+
+
 def check_queries(mesh: DeviceMesh) -> None:
     """What a mesh says of its data in different places agrees."""
     shares = seen(mesh)
@@ -45,6 +51,10 @@ def check_queries(mesh: DeviceMesh) -> None:
     ]
     for rank in mesh.ranks:
         assert list(mesh.same_data(rank)) == sorted(other for other in mesh.ranks if shares[other] == shares[rank])
+        if mesh.data_layout is not None and cuts_ulysses_groups(mesh, rank):
+            with pytest.raises(ValueError, match="whole ulysses groups"):
+                mesh.ulysses_group(rank)
+            continue
         peers = mesh.ulysses_group(rank)
         assert len(peers) == mesh.ulysses_size and rank in peers and set(peers) <= set(mesh.same_data(rank))
         assert all(mesh.ulysses_group(peer) == peers for peer in peers)
@@ -272,3 +282,11 @@ def test_other_names_are_told_of_where_a_mesh_begins() -> None:
         DeviceMesh.from_ranks(ranks, ("dp", "inner"), data_dims="tp")
     with pytest.raises(ValueError, match="'tp'"):
         DeviceMesh.from_ranks(ranks, ("dp", "tp"), data_dims=("dp", "tp"))
+
+
+def test_a_part_that_cuts_through_ulysses_groups_says_so() -> None:
+    """Six ranks have the data positions 0, 0, 0, 1, 1, 1; every second of them has 0, 0, 1."""
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=3, ulysses_size=2).flatten(["dp", "tp"], "all")
+    part = mesh.unflatten("all", {"a": 3, "b": 2}).submesh(["a"], 0)
+    with pytest.raises(ValueError, match="whole ulysses groups"):
+        part.ulysses_group(0)

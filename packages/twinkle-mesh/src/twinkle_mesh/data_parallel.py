@@ -54,7 +54,11 @@ class DataParallel(MeshValue):
         return self._ranks_of_share(self.data_rank(rank), {})
 
     def ulysses_group(self, rank: int | None = None) -> Ranks:
-        """Return the ulysses group of `rank`: ranks that split its sequences. They differ from it in data dims only."""
+        """Return the ulysses group of `rank`: ranks that split its sequences. They differ from it in data dims only.
+
+        Raises:
+            ValueError: This part of a mesh has unequal numbers of ranks at the data positions of the group.
+        """
         coords = self._coords(rank)
         place = self._data_position(coords)
         share = place // self.ulysses_size
@@ -72,6 +76,12 @@ class DataParallel(MeshValue):
         equals = self._ranks_by_position({}, 1)
         among = equals[place].index(self.layout.rank(coords))
         first = share * self.ulysses_size
+        counts = [len(equals[peer]) for peer in range(first, first + self.ulysses_size)]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"ulysses_size={self.ulysses_size}: the ulysses group of rank {self.layout.rank(coords)} needs as many "
+                f"ranks at each of its data positions, and they have {counts}: use a part that has whole ulysses groups"
+            )
         return Ranks.of(sorted([equals[peer][among] for peer in range(first, first + self.ulysses_size)]))
 
     @property
