@@ -21,6 +21,25 @@ if TYPE_CHECKING:
 datasets.disable_progress_bars()
 
 
+class Walk:
+    """An iterable that keeps its position on itself."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.at = rows, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.rows:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 class Held(Dataset[int]):
     """A dataset of the user's own: its rows count, its rank, place and log do not."""
 

@@ -251,7 +251,7 @@ class Program:
             run = loader._progress._latest()
             processes: Any = [] if run is None else getattr(run.pipeline, "_started", [])
             for process in processes:
-                with suppress(ProcessLookupError, TypeError):
+                with suppress(ProcessLookupError, TypeError):  # it has ended, or has not begun
                     os.kill(process.pid, signal.SIGKILL)
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
+from tests.data.kinds_of_datasets import Walk
 from torch.utils.data import default_collate
 
 from twinkle_data import DataLoader, DeviceMeshSampler
@@ -23,31 +24,12 @@ from twinkle_mesh import DeviceGroup, DeviceMesh, use_rank
 from twinkle_remote import current_place, on, remote_class, remote_function, session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "80"))
 SIZES = [{"dp_size": 2}, {"dp_size": 3}, {"dp_size": 2, "tp_size": 2}, {"pp_size": 2, "dp_size": 2}, {"fsdp_size": 2}]
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-class Walk:
-    """An iterable that keeps its position on itself."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows, self.at = rows, 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.rows:
-            self.at += 1
-            yield self.at - 1
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
 
 
 class Plan(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 import pytest
-from tests.data.kinds_of_datasets import hf, value_of
+from tests.data.kinds_of_datasets import Walk, hf, value_of
 
 from twinkle_data import DataLoader
 
@@ -18,37 +18,18 @@ if TYPE_CHECKING:
 ROWS = 12
 
 
-class Walk:
-    """Keeps its position on itself."""
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < ROWS:
-            self.at += 1
-            yield self.at - 1
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
 class Forgetful(Walk):
     """Stays at its end, and at a loaded state."""
 
     def __iter__(self) -> Iterator[int]:
-        while self.at < ROWS:
+        while self.at < self.rows:
             self.at += 1
             yield self.at - 1
 
 
 KINDS: dict[str, Callable[[], Any]] = {
-    "walk": Walk,
-    "forgetful": Forgetful,
+    "walk": lambda: Walk(ROWS),
+    "forgetful": lambda: Forgetful(ROWS),
     "hf": lambda: hf(list(range(ROWS))).to_iterable_dataset(num_shards=1),  # more are shuffled by their epoch
     "hf generator": lambda: datasets.IterableDataset.from_generator(lambda: ({"a": row} for row in range(ROWS))),
 }
@@ -88,7 +69,7 @@ def test_a_new_loader_begins_at_the_start_and_not_where_another_one_stopped(kind
 
 
 def test_a_position_that_the_program_sets_is_a_start() -> None:
-    walk = Forgetful()
+    walk = Forgetful(ROWS)
     assert values(next(DataLoader(walk, batch_size=4))) == [0, 1, 2, 3]
     walk.load_state_dict({"at": 6})
     later: DataLoader[Any] = DataLoader(walk, batch_size=2)

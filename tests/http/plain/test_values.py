@@ -29,6 +29,10 @@ class Outer:
     table: dict[str, Inner] = field(default_factory=dict)
 
 
+class Packed(msgspec.Struct):
+    table: dict[Any, Any]
+
+
 class Options(TypedDict, total=False):
     steps: int
 
@@ -73,7 +77,10 @@ def test_what_is_unknown_is_refused(kind: Any, fields: Any) -> None:
     assert not str(caught.value).rstrip().endswith("has")
 
 
-@pytest.mark.parametrize("within", [lambda one: one, lambda one: [1, {"x": one}], lambda one: Outer([], {"y": one})])
+@pytest.mark.parametrize(
+    "within",
+    [lambda one: one, lambda one: [1, {"x": one}], lambda one: Outer([], {"y": one}), lambda one: (Packed(one),)],
+)
 def test_keys_that_are_one_in_json_are_refused(within: Any) -> None:
     """A reader of the JSON would have one of the two values."""
     assert json.loads(to_json(within({1: "a", "2": "b"}), lambda part: None)) is not None

@@ -26,6 +26,7 @@ _TAKEN: dict[str | None, set[type]] = {
 }
 """The types of elements that an array takes as they are, by the kind of its dtype."""
 _FLAT = {str, bytes, int, float, bool, type(None)}
+_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__")  # of what has fields in JSON
 _NUMBERS = {"description": "numbers, as lists within lists"}
 
 
@@ -176,7 +177,7 @@ def to_json(value: Any, identify: Callable[[Any], str | None]) -> bytes:
 
     try:
         encoded = msgspec.json.encode(value, enc_hook=make)
-        _check_keys(value)
+        _check_keys(value, make)
     except JsonValueError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -184,8 +185,12 @@ def to_json(value: Any, identify: Callable[[Any], str | None]) -> bytes:
     return encoded
 
 
-def _check_keys(value: Any) -> None:
+def _check_keys(value: Any, make: Callable[[Any], Any]) -> None:
     """Check that no two keys of a mapping are one text in JSON.
+
+    Args:
+        value: Any value that JSON expresses.
+        make: Makes plain values of what msgspec does not know.
 
     Raises:
         JsonValueError: Two are, such as 1 and "1".
@@ -200,12 +205,12 @@ def _check_keys(value: Any) -> None:
                 if other is not key:
                     raise JsonValueError(f"the keys {other!r:.80} and {key!r:.80} of a mapping are one key in JSON")
         parts = value.values()
-    elif dataclasses.is_dataclass(value):
-        parts = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
+    elif any(hasattr(value, mark) for mark in _FIELDS):
+        parts = [msgspec.to_builtins(value, enc_hook=make)]
     else:
         return
     for part in parts:
-        _check_keys(part)
+        _check_keys(part, make)
 
 
 def schemas(kinds: Sequence[Any]) -> tuple[Sequence[dict[str, Any]], dict[str, Any]]:

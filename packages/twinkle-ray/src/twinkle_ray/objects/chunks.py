@@ -55,8 +55,9 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pickles, without their buffers."""
-        return self.ends[-1] if self.ends else 0
+        """Bytes of the pickles and their buffers."""
+        buffers = sum([memoryview(buffer).nbytes for of_piece, _ in self.rests for buffer in of_piece])
+        return buffers + (self.ends[-1] if self.ends else 0)
 
     def read(self, start: int | None, stop: int | None) -> tuple[list[Any], int]:
         """Return rows [start, stop), all of them by default, and how many bytes were opened for them."""
