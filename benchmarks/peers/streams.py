@@ -130,6 +130,45 @@ def continuous(ahead: int) -> Iterator[Callable[[], float]]:
         yield lambda: seconds(loop)
 
 
+@contextmanager
+def vllm(ahead: int) -> Iterator[Callable[[], float]]:
+    """The engine of vLLM for CPUs, a tiny model with random weights, whose answers end by chance."""
+    import os
+    from tempfile import TemporaryDirectory
+
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    import twinkle
+    from twinkle import DeviceGroup
+    from twinkle.engines import SamplingParams, VLLMSampler
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=300, hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=512, eos_token_id=list(range(6)),
+    )  # fmt: skip
+    source = [[[6 + row, 5 + batch] for row in range(PROMPTS)] for batch in range(3 * BATCHES)]
+    with TemporaryDirectory() as folder, twinkle.session("threads", groups=[DeviceGroup("engine", 1, "CPU")], seed=0):
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        engine: Any = VLLMSampler(
+            folder,
+            params=SamplingParams(max_new_tokens=400),
+            remote_group="engine",
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=512,
+        )
+
+        def loop() -> None:
+            with twinkle.stream(source, engine.sample, ahead=ahead, order="arrival") as batches:
+                for batch in batches:
+                    twinkle.get(batch)
+
+        yield lambda: seconds(loop)
+
+
 AHEAD = 32
 LOOP = "the synchronous loop"
 SIDES = {
@@ -139,6 +178,8 @@ SIDES = {
     "lengths vary, synchronous": partial(sampler, 0, True),
     "engine": partial(continuous, AHEAD),
     "engine, synchronous": partial(continuous, 0),
+    "vllm": partial(vllm, AHEAD),
+    "vllm, synchronous": partial(vllm, 0),
 }
 ROWS = [
     Row(
@@ -151,7 +192,11 @@ ROWS += [
     Row(
         "a stream over an engine that batches continuously", "torch", "engine", "engine, synchronous", "s",
         at_most=0.67, by_hand=LOOP,
-    )
+    ),
+    Row(
+        "a stream over vLLM for CPUs", "vllm", "vllm", "vllm, synchronous", "s",
+        at_most=0.67, by_hand=LOOP, environment="vllm",
+    ),
 ]  # fmt: skip
 
 if __name__ == "__main__":
