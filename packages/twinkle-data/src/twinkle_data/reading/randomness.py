@@ -21,6 +21,7 @@ import numpy as np
 from twinkle_data.option_checks import true_or_false
 from twinkle_data.order.permutation import derive, derive_each
 from twinkle_data.reading.generators import LIBRARIES, GlobalGenerators, find_rng_use
+from twinkle_data.reading.written_again import WrittenAgain, WrittenAgainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,6 +136,7 @@ class Randomness:
         self._held = False
         # By dataset: whether its samples draw, and so are read one by one.
         self._one_by_one: dict[int, bool] = {}
+        self._written_again = WrittenAgain()
 
     def __getstate__(self) -> tuple[int, Sequence[str] | None]:
         return self.seed, self._libraries
@@ -183,21 +185,33 @@ class Randomness:
             indices: The samples.
             read: Reads one.
             failed: Makes the value for a sample whose reading raised.
+
+        Raises:
+            WrittenAgainError: A sample was changed while the ones after it were read.
         """
         if indices and self._libraries and self._generators is not None:
             keys = iter(derive_each(derive(self.seed, epoch), np.array(indices, dtype=np.uint64)))
             read = _seeding(read, keys, self._generators.seeders())
         reading = _Reading(self.seed, epoch, indices, self._generators)
-        done = reading.done
+        done, watch = reading.done, self._written_again if len(indices) > 1 else None
+        if watch is not None:
+            watch.begin()
         token = _reading.set(reading)
         try:
             for index in indices:
                 try:
                     done.append(read(index))
+                except WrittenAgainError:
+                    raise
                 except Exception as error:  # the loader's policy decides; the samples after it are read
                     done.append(failed(error))
+                if watch is not None and len(done) == 1:
+                    watch.keep(done[0])
         finally:
             _reading.reset(token)
+        if watch is not None:
+            watch.check(done[1:], "the dataset")
+            watch.end()
         return done
 
     def together(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from twinkle_data.reading.made_orders import MadeOrders
 from twinkle_data.sources.parts import set_epoch_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from twinkle_data.order.steps import Step
     from twinkle_data.reading.randomness import Randomness
@@ -80,8 +82,9 @@ class Reader:
             self._some_empty = False
         rows = self._sampling.read(step.epoch, step.indices)
         made = "" if orders is None else orders.made()
-        valid = valid_rows(len(rows.samples), (*step.fillers, *rows.masked))
-        batch = make_batch(step, rows.samples, rows.indices, valid, sharded=self._sharded)
+        masked = (*step.fillers, *rows.masked)
+        valid = valid_rows(len(rows.samples), masked)
+        batch = make_batch(step, own_rows(rows.samples, masked), rows.indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, rows.indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)
         return Delivery(info, payload, tuple(rows.bad), order_digest=made)
@@ -102,6 +105,19 @@ def valid_rows(rows: int, masked: Iterable[int]) -> list[bool]:
     for row in masked:
         valid[row] = False
     return valid
+
+
+def own_rows(samples: list[Any], masked: Sequence[int]) -> list[Any]:
+    """The samples, with copies for the masked rows: code that changes its rows would change another one twice.
+
+    Args:
+        samples: The samples of a batch; changed in place.
+        masked: Rows that may be the same object as another row.
+    """
+    for row in masked:
+        with suppress(Exception):  # it cannot be copied
+            samples[row] = deepcopy(samples[row])
+    return samples
 
 
 def collated(batch: Batch[Any], step: Step, collate: Callable[[Batch[Any]], Any] | None, randomness: Randomness) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from twinkle_data.errors import BadSampleError, bad_sample
 from twinkle_data.option_checks import seconds
 from twinkle_data.order.permutation import derive
+from twinkle_data.reading.written_again import WrittenAgainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -143,6 +144,8 @@ class Sampling:
             if source.plain:
                 return together(indices)
             samples = self.randomness.together(epoch, indices, together, self._failed_together, dataset=start)
+        except WrittenAgainError:
+            raise
         except Exception as error:  # reading them one by one shows which sample it was
             samples = [self._failed_together(error)] * len(indices)
         if self._failures and any(type(own) is _Failed and own.error is None and own.attempts for own in samples):

@@ -10,12 +10,13 @@ from twinkle_data.loading.ranks.steps_on_ranks import is_compared
 from twinkle_data.order.steps import Step
 from twinkle_data.order.tails import share
 from twinkle_data.reading.delivery import Delivery
-from twinkle_data.reading.reader import check_empty, collated, make_batch, valid_rows
+from twinkle_data.reading.reader import check_empty, collated, make_batch, own_rows, valid_rows
+from twinkle_data.reading.written_again import WrittenAgain
 from twinkle_data.sources.fingerprint import digest
 from twinkle_data.sources.streams import refuse_resume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from twinkle_data.cursor import Cursor
     from twinkle_data.order.steps import DataShard
@@ -100,6 +101,7 @@ class StreamReader:
         self._samples: Iterator[Any] = iter(())
         self._expected: tuple[int, int] | None = None
         self._ahead = _Ahead([])
+        self._written_again = WrittenAgain()
         # Loader processes read ahead, so they can ask for steps after the end.
         self._ended: tuple[int, int] | None = None
 
@@ -122,6 +124,7 @@ class StreamReader:
         Raises:
             BadSampleError: The stream raised.
             NotResumableError: The stream is at another position, and cannot go to this step.
+            WrittenAgainError: The stream wrote to a row after it gave it.
         """
         with self._randomness.held():
             return self._read(step)
@@ -149,7 +152,7 @@ class StreamReader:
                     f"batch_size={self._batch_size} and tail={self._tail!r}"
                 )
             return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
-        self._ahead = self._take(step.epoch, step.position + len(rows))
+        self._ahead = self._take(step.epoch, step.position + len(rows), kept=rows)
         left = len(self._ahead.rows)
         ended = left == 0 or (self._tail == "drop" and left < self._batch_size)
         last = ended and self._ahead.error is None
@@ -157,9 +160,14 @@ class StreamReader:
         self._ended = self._expected if last else None
         return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
 
-    def _take(self, epoch: int, position: int) -> _Ahead:
+    def _take(self, epoch: int, position: int, kept: Sequence[Any] = ()) -> _Ahead:
         wanted = range(position, position + self._batch_size)
+        self._written_again.begin()
+        if kept:
+            self._written_again.keep(kept[0])
         samples = self._randomness.each(epoch, wanted, lambda _: next(self._samples, _ENDED), _Raised)
+        self._written_again.check(samples, self._name)
+        self._written_again.end()
         for row, sample in enumerate(samples):
             if type(sample) is _Raised:
                 cause = sample.error
@@ -181,7 +189,7 @@ class StreamReader:
         valid = valid_rows(len(offsets), fillers)
         indices = [step.position + offset for offset in offsets]
         step = step._replace(indices=indices, source=None)
-        samples = [rows[offset] for offset in offsets]
+        samples = own_rows([rows[offset] for offset in offsets], fillers)
         seen = digest(rows) if self._digests and is_compared(step.position // self._batch_size) else ""
         if self._tail == "short" and self._shard.data_rank is not None and len(rows) < self._shard.data_world_size:
             check_empty(step, self._collate, self._randomness)  # on all ranks, or some would wait for the others

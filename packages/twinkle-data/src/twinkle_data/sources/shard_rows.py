@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from twinkle_data.reading.randomness import epoch_of_reading, seed_again, seed_for
+from twinkle_data.reading.written_again import WrittenAgain
 from twinkle_data.sources.open_shards import ShardEndedError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ShuffledShards:
         self._key = key
         self.share = share
         self._epoch: int | None = None
+        self._written_again = WrittenAgain()
         # By shard: the window, the offset after the last row that was read of it, and the rows that are kept.
         self._kept: dict[int, tuple[int, int, dict[int, Any]]] = {}
 
@@ -48,6 +50,7 @@ class ShuffledShards:
 
         Raises:
             ShardEndedError: The shard is shorter.
+            WrittenAgainError: It wrote to a row after it gave it.
         """
         if epoch_of_reading() != self._epoch:
             self._epoch = epoch_of_reading()
@@ -60,9 +63,12 @@ class ShuffledShards:
             return rows.pop(offset)
         if offset < after or not self._keeping_pays():
             return self._shards.take(shard, offset)
+        self._written_again.begin()
         if offset > after:
             self._read_before(shard, window, range(after, offset), rows)
         row = self._shards.take(shard, offset)
+        self._written_again.check([row], f"shard {shard}")
+        self._written_again.end()
         self._kept[shard] = window, offset + 1, rows
         return row
 
@@ -72,6 +78,7 @@ class ShuffledShards:
             for at in offsets:
                 seed_for(*self._key(shard, at))
                 rows[at] = self._shards.take(shard, at)
+                self._written_again.keep(rows[at])
                 self._kept[shard] = window, at + 1, rows
         except ShardEndedError:
             raise

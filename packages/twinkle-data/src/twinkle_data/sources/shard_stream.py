@@ -8,6 +8,7 @@ import numpy as np
 
 from twinkle_data.order.shard_rows import permutations, window_of
 from twinkle_data.reading.randomness import seed_again, seed_for, seed_this
+from twinkle_data.reading.written_again import WrittenAgain
 from twinkle_data.sources.open_shards import OpenShards, ShardEndedError
 from twinkle_data.sources.sharded_order import WINDOW, algorithm_of, shards_in_order
 
@@ -38,6 +39,7 @@ class ShardStream:
         self._open = OpenShards(shards.start, seed_this)
         self._window = window_of(min(shards.count, WINDOW))
         self._epoch = 0
+        self._written_again = WrittenAgain()
         self._rows: dict[int, list[Any]] = {}  # of a shuffled shard: the rows of its window, in their order
         self._offsets: list[int] = []
         self._order: list[int] = []
@@ -95,16 +97,20 @@ class ShardStream:
     def _read_window(self, shard: int, start: int) -> list[Any]:
         """The rows of a window in their order; each draws from its own randomness, whenever it is read."""
         rows: list[Any] = []
+        self._written_again.begin()
         try:
             for offset in range(start, start + self._window):
                 seed_for(_ROW, shard, offset)
                 rows.append(self._open.take(shard, offset))
+                self._written_again.keep(rows[0])
         except ShardEndedError:
             pass
         finally:
             seed_again()
         if not rows:
             return rows
+        self._written_again.check(rows[1:], f"shard {shard}")
+        self._written_again.end()
         window = np.array([start // self._window])
         order = permutations(self._seed, self._epoch, np.array([shard]), window, np.array([len(rows)]))[0]
         return [rows[row] for row in order.tolist()]
