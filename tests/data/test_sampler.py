@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -99,18 +100,28 @@ def test_single_indices_are_dealt_out(tail: Tail) -> None:
 
 
 def test_ranks_agree_on_random_samplers_and_epochs_differ() -> None:
-    weights = torch.arange(1.0, 31.0).tolist()
+    """Without `set_epoch`, further passes have the orders of the next epochs, also after a resume at any step."""
+    weights = torch.arange(1.0, 33.0).tolist()
     samplers: list[Any] = [
-        lambda: RandomSampler(range(30)),
-        lambda: WeightedRandomSampler(weights, 30),
-        lambda: BatchSampler(WeightedRandomSampler(weights, 30), 8, False),
+        lambda: RandomSampler(range(32)),
+        lambda: WeightedRandomSampler(weights, 32),
+        lambda: BatchSampler(WeightedRandomSampler(weights, 32), 8, False),
     ]
     for make in samplers:
         sampler = DeviceMeshSampler(make(), MESH)
-        first, again = list(sampler), list(sampler)
-        sampler.set_epoch(1)
-        assert first == again
-        assert list(sampler) != first
+        passes = [list(sampler) for _ in range(3)]
+        for epoch, steps in enumerate(passes):
+            for _ in range(2):
+                sampler.set_epoch(epoch)
+                assert list(sampler) == steps
+            assert steps not in passes[:epoch]
+        whole = [step for steps in passes for step in steps]
+        for taken in range(0, len(whole), 5):
+            cut, after = DeviceMeshSampler(make(), MESH), DeviceMeshSampler(make(), MESH)
+            begun = list(islice(chain.from_iterable(iter(cut) for _ in range(3)), taken))
+            after.load_state_dict(json.loads(json.dumps(cut.state_dict())))
+            rest = islice(chain.from_iterable(iter(after) for _ in range(3)), len(whole) - taken)
+            assert begun + list(rest) == whole
         on_every_rank(lambda make=make: DeviceMeshSampler(make(), MESH))
 
 
@@ -168,6 +179,7 @@ def test_two_passes_that_begin_together_have_one_order() -> None:
     for make in (lambda: RandomSampler(range(30)), lambda: BatchSampler(RandomSampler(range(30)), 8, False)):
         sampler = DeviceMeshSampler(make(), MESH)
         expected = list(sampler)
+        sampler.set_epoch(0)
         first, second = iter(sampler), iter(sampler)
         assert list(first) == expected
         assert list(second) == expected

@@ -41,10 +41,11 @@ class DeviceMeshSampler:
     For a batch sampler it yields lists: this rank's slice of each global batch. For a sampler of single indices it
     yields one of every `data_world_size` consecutive indices. Every rank takes the same number of steps. A sampler
     whose `generator` is None (torch's random samplers) gets a generator that is seeded by (seed, epoch), so that all
-    ranks agree. What a sampler draws from the global generators, if it draws for its first element, is a function of
-    (seed, epoch) and the number of passes in that epoch. A sampler that draws from another source must yield the same
-    on every rank; processes with a process group compare this. The state holds the states of the sampler's generators,
-    and the attributes that the sampler changes itself, such as a counter of passes or a list that it shuffles in place.
+    ranks agree; without `set_epoch`, each further pass has the order of the next epoch. What a sampler draws from the
+    global generators, if it draws for its first element, is a function of (seed, epoch) and the number of passes in
+    that epoch. A sampler that draws from another source must yield the same on every rank; processes with a process
+    group compare this. The state holds the states of the sampler's generators, and the attributes that the sampler
+    changes itself, such as a counter of passes or a list that it shuffles in place.
 
     Args:
         sampler: A sampler of ints or of lists of ints. Do not use it elsewhere: its `generator` may be set.
@@ -89,6 +90,7 @@ class DeviceMeshSampler:
         self._parts = MovingParts(sampler)
         self._moved: dict[str, Any] | NotResumableError | None = None
         self._passes = 0  # in this epoch that have ended: one that draws anew has another order in each
+        self._is_told = False  # the program sets epochs
         self._number: int | None = None  # among the samplers of its type, in the order of their first passes
         self._batched = _is_batched(sampler, self._generators, self._parts) if batched is None else batched
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
@@ -109,8 +111,15 @@ class DeviceMeshSampler:
         return {**self.__dict__, "_maker": None}
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; calls `set_epoch` of the wrapped sampler where it has one."""
-        if epoch != self.epoch:
+        """Go to the start of an epoch; calls `set_epoch` of the wrapped sampler where it has one.
+
+        In the epoch where the sampler is, a pass that has not ended goes on.
+        """
+        self._is_told = True
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int) -> None:
+        if epoch != self.epoch or self._ended:
             self._begin = self._taken = 0
             self._ended = False
             self._states = self._moved = None
@@ -153,7 +162,7 @@ class DeviceMeshSampler:
         length: int = len(self.sampler)  # type: ignore[arg-type]  # torch's samplers have a length, or raise TypeError
         over = position >= length or self._steps_left(position) <= 0
         if over:
-            epoch, position = epoch + 1, 0
+            epoch, position = epoch + 1 + (0 if self._is_told else self._passes), 0
         state: dict[str, Any] = {
             "version": 1,
             "seed": self._seed,
@@ -174,7 +183,7 @@ class DeviceMeshSampler:
             state["generators"] = saved(self._generators) if self._states is None or self._ended else self._states
         if within and over and (self._generators or not _is_of_torch(self.sampler)):
             # The pass before has drawn from those states, and may change the sampler at its end.
-            state["redraw"] = self._passes + 1
+            state["redraw"], state["redraw_epoch"] = self._passes + 1, self.epoch
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -198,12 +207,12 @@ class DeviceMeshSampler:
         moved = dict(state.get("attributes", {}))
         self._parts.restore(moved)
         if state.get("redraw"):
-            self.set_epoch(state["epoch"] - 1)
+            self._go_to(state.get("redraw_epoch", state["epoch"] - 1))
             self._parts.restore(moved)
             for _ in self._drawn(self.epoch, int(state["redraw"]) - 1):
                 pass
             moved = self._parts.moved()
-        self.set_epoch(state["epoch"])
+        self._go_to(state["epoch"])
         self._parts.restore(moved)
         self._begin, self._taken = state["position"], 0
         self._states, self._moved, self._ended = None, None, False
@@ -270,7 +279,7 @@ class DeviceMeshSampler:
         """
         # A random sampler takes its generator at its first element, so another pass may not begin in between.
         for place, one in enumerate(self._seeded):
-            one.generator = _generator(derive(self._seed, epoch, place))
+            one.generator = _generator(derive(self._seed, epoch + number, place))
         return SamplerDraws(derive(self._seed, epoch, number, _DRAWS)).elements(self.sampler)
 
     def _compared(self, elements: Iterator[Any], epoch: int, begin: int) -> Iterator[Any]:
