@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import random
 import re
 import tokenize
 import tomllib
@@ -28,9 +29,11 @@ FEW_LINES = 40
 MOST_WORDS = 9
 """Words of an error that a test may ask for: more of them are the sentence itself."""
 _PRIVATE_TEXT = re.compile(rf"(?:{'|'.join(LIBRARIES)})(?:\.\w+)*\._[a-zA-Z]\w*(?:\.\w+)*")
+_DRAWS = {name for name in (*dir(random.Random), "rand") if name[0] != "_"} - {"getstate", "seed", "setstate"}
 _CHANGES = {
     *(f"gc.{name}" for name in ("disable", "freeze", "set_threshold", "unfreeze")),
     *(f"torch.set_{name}" for name in ("default_device", "default_dtype", "default_tensor_type", "num_threads")),
+    *(f"{library}.{name}" for library in ("random", "numpy.random") for name in _DRAWS),
     *(f"os.environ.{name}" for name in ("clear", "pop", "setdefault", "update")),
     *("numpy.seterr", "numpy.set_printoptions", "os.putenv", "os.unsetenv", "signal.signal", "sys.setrecursionlimit"),
 }

@@ -112,7 +112,7 @@ CLIENT = """
         get(printer.says("hello"))
         told = stats()[-1]
         assert (told.method, told.group, told.workers, len(told.seconds)) == ("Printer.says", "of-2", 2, 2)
-        until = time.monotonic() + 240.0  # Ray's way of lines has no limit: it connects again after up to two minutes
+        until = time.monotonic() + 60.0
         while sys.stdout.text.count("hello") < 2 and "[all 2] hello" not in sys.stdout.text:
             assert time.monotonic() < until, sys.stdout.text
             get(printer.rests())  # lines of Ray's workers come late, and a client reads them while it waits
@@ -130,19 +130,6 @@ CLIENT = """
 """
 
 
-def way_of_lines(text: str) -> str:
-    """How far a line of workers has come: to their files, through Ray's monitor of these, to the thread that prints."""
-    import ray
-
-    node = ray._private.worker.global_worker.node
-    assert node is not None
-    logs = Path(node.get_logs_dir_path())
-    files = [file.name for file in logs.glob("worker*") if text in file.read_text(errors="replace")]
-    monitor = (logs / "log_monitor.log").read_text().splitlines()
-    threads = [thread.name for thread in threading.enumerate()]
-    return f"in {files} of {len(list(logs.glob('worker*')))}, monitor {monitor[-20:]}, handlers of {threads}"
-
-
 @pytest.mark.ray
 def test_a_client_needs_no_ray(ray_cluster: None, tmp_path: Path) -> None:
     for kind in VALUE_TYPES:
@@ -153,8 +140,8 @@ def test_a_client_needs_no_ray(ray_cluster: None, tmp_path: Path) -> None:
     ):
         arguments = [server.address, TOKEN, str(tmp_path), *map(str, SIZES)]
         command = [sys.executable, "-c", textwrap.dedent(CLIENT), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
-        assert done.stdout.splitlines()[-1:] == ["all"], f"{done.stdout}{done.stderr}{way_of_lines('hello')}"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.stdout.splitlines()[-1:] == ["all"], f"{done.stdout}{done.stderr}"
     assert "of-2[all 2] hello" in done.stdout or done.stdout.count("] hello") == 2
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -79,3 +80,19 @@ def quiet_token() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Let Ray draw from a state of `random` that no other process has, and give the program its own state back.
+
+    Ray draws the ids of a driver's subscriptions from `random`. Two drivers of one cluster that begin with the same
+    seed have the same ids, and the end of one ends the lines of workers and the errors of the other. Ray's end draws
+    too.
+    """
+    before = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(before)

@@ -50,6 +50,7 @@ _REMEDY = (
 )
 _AT_ONCE_BYTES = 64 * 1024
 _CHUNK = 1 << 20
+_SYSTEM = random.SystemRandom()  # the program's own numbers do not depend on how often a request was tried
 _LOST = (urllib3.exceptions.HTTPError, HTTPException, OSError)
 _ERRORS: Mapping[str, type[TwinkleError]] = {
     "Restarted": SessionLostError,
@@ -310,7 +311,7 @@ class Connection:
                         until - now,
                         "it refuses connections" if refused else error,
                     )
-                time.sleep(pause * random.uniform(0.5, 1.0))
+                time.sleep(pause * _SYSTEM.uniform(0.5, 1.0))
                 pause = min(_LONGEST_PAUSE_SECONDS, max(0.02, 2 * pause))
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from twinkle_ray.cluster.starting import (
 )
 from twinkle_ray.cluster.watchdog import Watchdog
 from twinkle_ray.forkserver.interpreter import SHARED, forking, node_folder
-from twinkle_ray.ray_internals import on_loopback, quiet_token
+from twinkle_ray.ray_internals import on_loopback, own_random_numbers, quiet_token
 from twinkle_remote.backends.support import report_start
 from twinkle_remote.errors import BackendError
 
@@ -92,7 +92,8 @@ class Cluster:
             report_start(f"joining the Ray cluster at {address}")
             check_reachable(address)
             tighten_token()
-            ray.init(address=address, **arguments)
+            with own_random_numbers():
+                ray.init(address=address, **arguments)
             return
         report_start("starting a Ray cluster on this host; it ends with the session")
         make_token()
@@ -126,7 +127,13 @@ class Cluster:
             "prestart_worker_first_driver": False,  # nobody has asked for those workers
         }
         arguments["_system_config"] = {**own, **(arguments.get("_system_config") or {})}  # Ray writes into it
-        with marked_children(mark, self._hash_seed), on_loopback(), quiet_token(), self._forking():
+        with (
+            marked_children(mark, self._hash_seed),
+            own_random_numbers(),
+            on_loopback(),
+            quiet_token(),
+            self._forking(),
+        ):
             ray.init(address=_OWN, **arguments)
 
     def _forking(self) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ import time
 import ray
 
 from twinkle_ray.cluster.raylet import raylet_problem
+from twinkle_ray.ray_internals import own_random_numbers
 from twinkle_remote.errors import BackendError
 
 _LIMIT = 60.0  # seconds; a busy host needs a few
@@ -24,14 +25,15 @@ def disconnect() -> None:
     """Disconnect from Ray; if that does not end, a warning says why, and a thread goes on with it."""
     global _leaving, _reported
     _leaving = threading.Thread(target=ray.shutdown, name="twinkle-disconnect", daemon=True)
-    _leaving.start()
-    began = time.monotonic()
     problem = None
-    while _leaving.is_alive() and (waited := time.monotonic() - began) < _LIMIT:
-        problem = raylet_problem()
-        if problem is not None and waited > _GRACE:
-            break
-        _leaving.join(_POLL)
+    with own_random_numbers():
+        _leaving.start()
+        began = time.monotonic()
+        while _leaving.is_alive() and (waited := time.monotonic() - began) < _LIMIT:
+            problem = raylet_problem()
+            if problem is not None and waited > _GRACE:
+                break
+            _leaving.join(_POLL)
     if _leaving.is_alive():
         _reported = (
             f"this process is still connected to Ray's cluster: {problem or 'no answer'}. Its calls have ended. "
