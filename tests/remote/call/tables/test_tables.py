@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
-from tests.remote.call.tables.table_programs import MESHES, Maker, Program, as_list, outcome
+import torch
+from tests.remote.call.tables.table_programs import MESHES, Maker, Program, Rows, as_list, outcome, same
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import Lazy, concat, get, join, on, select, session, submit, take
@@ -71,6 +74,39 @@ def test_a_table_has_what_its_values_were_when_it_was_made(makers: list[Any]) ->
         "more": [5, 6],
         "array": [0, 1],
     }
+
+
+@pytest.mark.parametrize("rows", [[], slice(0, 0)])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (np.array([0.5, 1.5]), np.array([1, 2])),
+        (torch.tensor([0.5, 1.5]), torch.tensor([1, 2])),
+        ({"ids": [1], "x": np.array([0.5])}, {"ids": [2], "x": np.array([7])}),
+        (pl.DataFrame({"ids": [1.5]}), pl.DataFrame({"ids": [1]})),
+        (pa.table({"ids": [1], "x": [2]}), pa.table({"x": [1], "ids": [2]})),
+    ],
+)
+def test_a_table_without_rows_changes_no_type_of_others(makers: list[Any], left: Any, right: Any, rows: Any) -> None:
+    lazy_left, lazy_right = (submit(makers[0].same, value) for value in (left, right))
+    orders: list[Callable[[Any, Any], Any]] = [
+        lambda one, other: concat([take(one, rows), other]),
+        lambda one, other: concat([other, take(one, rows)]),
+        lambda one, other: concat([take(one, rows), take(other, rows)]),
+        lambda one, other: concat([take(concat([one, one]), rows), other]),
+    ]
+    for order in orders:
+        plain, lazy = order(left, right), order(lazy_left, lazy_right)
+        assert same(get(lazy), plain)
+        assert same(get(makers[1].whole(lazy)), plain)
+
+
+def test_what_was_not_selected_of_a_dataclass_is_none_where_it_is_selected_later(makers: list[Any]) -> None:
+    rows = Rows([1, 2], [3, 4])
+    for value in (rows, submit(makers[0].same, rows)):
+        assert get(select(select(value, "scores"), "ids", "scores")) == Rows(None, [3, 4], cast("Any", None))
+    with pytest.raises(KeyError, match="'b'"):
+        get(select(select(submit(makers[0].same, {"a": [1], "b": [2]}), "a"), "b"))
 
 
 def test_nothing_is_read_before_somebody_reads(makers: list[Any]) -> None:

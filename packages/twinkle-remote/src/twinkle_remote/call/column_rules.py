@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.arguments import Replicated
+from twinkle_remote.call.dispatch import is_divided
+from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.tables.table import added_rows, narrowed_lazy
 from twinkle_remote.errors import DispatchError
@@ -34,13 +36,14 @@ def narrowed(call: Call, *, lazies: bool = True) -> Call:
         NoTableError: The argument has no columns, and the function names them in any case.
         TypeError: The rule of the columns does not fit the call.
     """
-    found, names = _divided(call), columns_read(call)
-    if names is None or found is None or isinstance(found.value, Replicated):
+    found = _divided(call)
+    if found is None or isinstance(found.value, Replicated) or (isinstance(found.value, Lazy) and not lazies):
+        return call
+    names = columns_read(call)
+    if names is None:
         return call
     reads = Reads(names, call.name)
     if isinstance(found.value, Lazy):
-        if not lazies:
-            return call
         value: Any = narrowed_lazy(found.value, reads)
     else:
         if call.spec.reads is not None and call.spec.reads.is_for_columns:
@@ -110,8 +113,25 @@ def with_columns(call: Call, rows: Any, result: Lazy[Any]) -> Lazy[Any]:
 
 
 def _columns_of(rule: ColumnRule | None, call: Call) -> tuple[Hashable, ...] | None:
+    """The columns that a rule names; it is given the values of lazy arguments, for which this waits."""
     found = None if rule is None else _divided(call)
-    return None if rule is None or found is None else rule.columns(call.name, found.name, _by_name(call))
+    if rule is None or found is None:
+        return None
+    given = {**dict(zip(call.names, call.args, strict=True)), **call.kwargs}
+    known: dict[str, Any] = {}
+    for name in rule.asked_of(call.name, found.name, given):
+        if name not in given:  # a default
+            continue
+        value = get(given[name].value if isinstance(given[name], Replicated) else given[name])
+        if not is_divided(call.spec, name, given[name]) or not may_have_rows(value):
+            known[name] = value
+        elif rule.names_argument(name):
+            raise TypeError(
+                f"{rule.word}= of {call.name} is a function of {name}, whose rows are divided, so that each worker has "
+                f"others: name it in replicate=, or mark it with Replicate(value); got {type(value).__name__} "
+                f"{value!r:.40}"
+            )
+    return rule.columns(call.name, found.name, known)
 
 
 def _divided(call: Call) -> Divided | None:
@@ -122,11 +142,6 @@ def _has_rows(value: Any) -> bool:
     if isinstance(value, Replicated):
         return may_have_rows(value.value)
     return isinstance(value, Lazy) or may_have_rows(value)
-
-
-def _by_name(call: Call) -> dict[str, Any]:
-    given = {**dict(zip(call.names, call.args, strict=True)), **call.kwargs}
-    return {name: value.value if isinstance(value, Replicated) else value for name, value in given.items()}
 
 
 def _check_columns(call: Call, found: Divided, word: str) -> None:

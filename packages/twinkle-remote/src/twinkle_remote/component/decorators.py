@@ -77,9 +77,11 @@ class FunctionOptions(TypedDict, total=False):
             constructor, so that each component says whether.
         reads: The columns that the function reads of its first divided argument: a name, several, or a function of the
             call's other arguments, which asks for them by the names of its parameters (defaults are bound) and returns
-            names, or None for all columns. A parameter `constructor`, which then stands alone, gets the arguments of
-            the class's constructor by name. The other columns are not fetched, and to use one in the function is an
-            error. Where a function names the columns, an argument without columns, such as a list, is read whole.
+            names, or None for all columns. It gets the value of a lazy argument, for which the call waits; an argument
+            whose rows are divided is a TypeError. A parameter `constructor`, which then stands alone, gets the
+            arguments of the class's constructor by name. The other columns are not fetched, and to use one in the
+            function is an error. Where a function names the columns, an argument without columns, such as a list, is
+            read whole.
         adds: The columns that the function adds to its first divided argument, likewise. It returns the rows with these
             columns, one for each row that it gets, as without the word. Workers keep only these columns, and the
             caller gets them joined to the argument, whose other columns stay in place and as they were.

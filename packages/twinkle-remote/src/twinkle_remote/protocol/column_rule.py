@@ -63,6 +63,37 @@ class ColumnRule:
         defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
         return replace(self, defaults=defaults, order=tuple([one.name for one in parameters]))
 
+    def asked_of(self, method: str, divided: str, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """The names of the arguments that the rule's function is called with, of one call; none where names are given.
+
+        Args:
+            method: Class.method, for messages.
+            divided: Name of the argument whose columns they are.
+            arguments: The arguments of the call by name.
+
+        Raises:
+            TypeError: The rule's function asks for that argument, or for one that the call lacks.
+        """
+        if self.function is None or self.of_constructor:
+            return ()
+        given = {**self.defaults, **arguments}
+        asked = self._asked()
+        if any(one.name == divided for one in asked):
+            raise TypeError(
+                f"{self.word}= of {method} is a function of {divided}, whose columns it names: it is a function of the "
+                "other arguments"
+            )
+        missing = [one.name for one in asked if _is_missing(one, given)]
+        if missing:
+            raise TypeError(f"{self.word}= of {method} is a function of {', '.join(missing)}, which the call lacks")
+        every = any(one.kind is one.VAR_KEYWORD for one in asked)
+        names = {one.name for one in asked}
+        return [name for name in given if name in names or (every and name != divided)]
+
+    def names_argument(self, name: str) -> bool:
+        """Whether the rule's function has a parameter of this name, and does not take it among others as `**`."""
+        return any(one.name == name and one.kind is not one.VAR_KEYWORD for one in self._asked())
+
     def columns(self, method: str, divided: str, arguments: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
         """The columns of one call; None for all.
 
@@ -77,19 +108,7 @@ class ColumnRule:
         if self.function is None or self.of_constructor:
             return self.names
         given = {**self.defaults, **arguments}
-        asked = self._asked()
-        if any(one.name == divided for one in asked):
-            raise TypeError(
-                f"{self.word}= of {method} is a function of {divided}, whose columns it names: it is a function of the "
-                "other arguments"
-            )
-        missing = [one.name for one in asked if _is_missing(one, given)]
-        if missing:
-            raise TypeError(f"{self.word}= of {method} is a function of {', '.join(missing)}, which the call lacks")
-        every = any(one.kind is one.VAR_KEYWORD for one in asked)
-        names = {one.name for one in asked}
-        chosen = {name: value for name, value in given.items() if name in names or (every and name != divided)}
-        return self._named(self.function(**chosen))
+        return self._named(self.function(**{name: given[name] for name in self.asked_of(method, divided, arguments)}))
 
     def columns_at_construction(self, arguments: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
         """The columns of all calls of a component; None for all.

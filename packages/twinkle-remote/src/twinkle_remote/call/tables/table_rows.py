@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_remote.errors import ColumnError, DispatchError
+from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.tables import (
     Concatenated,
     Constant,
@@ -186,7 +186,6 @@ def resolve(
 
     Raises:
         RowIndexError: There is no row of a number.
-        ColumnError: A column was left out before.
         DispatchError: The columns of tables are joined whose rows differ in number.
     """
     return _resolved(node, parts, iter(constants))
@@ -260,13 +259,11 @@ def _taken_of(table: TableRows, node: Taken) -> TableRows:
     return replace(table, rows=rows)
 
 
-def _selected(table: TableRows | JoinedRows, node: Selected) -> TableRows | JoinedRows:
-    if isinstance(table, JoinedRows):
-        _check_kept(node, table.columns)
-        return replace(table, columns=node.columns)
-    kept = table.columns if len(table.operands) > 1 else table.operands[0].columns
-    _check_kept(node, kept)
-    if len(table.operands) > 1:
+def _selected(table: TableRows | JoinedRows, node: Selected) -> TableRows | JoinedRows | None:
+    kept = table.columns if isinstance(table, JoinedRows) else _columns(table)
+    if isinstance(kept, tuple) and not set(kept).issuperset(node.columns):
+        return None  # only the type says whether a column that was left out is None, or is not there
+    if isinstance(table, JoinedRows) or len(table.operands) > 1:
         return replace(table, columns=node.columns)
     return replace(table, operands=(table.operands[0]._replace(columns=node.columns),))
 
@@ -309,17 +306,12 @@ def _strict(columns: Columns | None) -> tuple[Hashable, ...] | None:
     return columns.within if isinstance(columns, Reads) else columns
 
 
-def _check_kept(node: Selected, kept: Columns | None) -> None:
-    for name in node.columns:
-        if isinstance(kept, tuple) and name not in kept:
-            raise ColumnError(f"the table has no column {name!r}, but {', '.join(map(repr, kept))}")
-
-
 def _concatenated(tables: Sequence[TableRows]) -> TableRows | None:
     if len(tables) == 1:
         return tables[0]
-    if any(table.columns is not None for table in tables):
+    if any(table.columns is not None or not (len(table) or len(table.operands) == 1) for table in tables):
         return None
+    tables = _without_types_of_none(tables)
     every = [operand for table in tables for operand in table.operands]
     first_of: dict[Operand, int] = {}
     total = 0
@@ -339,6 +331,18 @@ def _concatenated(tables: Sequence[TableRows]) -> TableRows | None:
         ]
         rows += numbers if table.rows is None else [numbers[row] for row in table.rows]
     return TableRows(operands, rows_within(tuple(rows), total))
+
+
+def _without_types_of_none(tables: Sequence[TableRows]) -> Sequence[TableRows]:
+    """The tables, of which those without rows share no type: a join takes that of the others, else of the first."""
+    typed = next((table for table in tables if len(table)), tables[0])
+    out = []
+    for table in tables:
+        if not len(table) and table is not typed:
+            (own,) = table.operands
+            table = TableRows((own._replace(segments=tuple([one._replace(stop=one.start) for one in own.segments])),))
+        out.append(table)
+    return out
 
 
 def _length(operand: Operand) -> int:
