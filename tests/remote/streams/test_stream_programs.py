@@ -15,15 +15,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.remote.streams.column_stages import Columns, column, column_stages
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import get, on, remote_class, remote_function, session, stream
+from twinkle_remote import get, on, remote_class, remote_function, session, stream, take
 from twinkle_remote.backends.serving import release_all
 from twinkle_remote.context import current_worker
 from twinkle_remote.streams import stream as stream_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import FrameType
 
 PROGRAMS = int(os.environ.get("TWINKLE_STREAM_PROGRAMS", "20"))
@@ -75,24 +77,16 @@ class Maker:
 
 
 @remote_class()
-class Checker(Maker):
+class Checker(Maker, Columns):
     """Works for the second stage and those after it, which nobody joins."""
 
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def table(self, rows: list[int]) -> dict[str, list[int]]:
-        return {"row": rows, "other": [-row for row in rows]}
+    def __init__(self, name: str) -> None:
+        Maker.__init__(self, name)
+        Columns.__init__(self, _make)
 
-    @remote_function(dispatch="slice_dp", collect="flatten", reads="row", adds="twice")
-    def twice(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
-        return {**rows, "twice": [2 * row for row in _make(rows["row"])]}
-
-    @remote_function(dispatch="slice_dp", collect="flatten", reads=("twice", "row"), adds="thrice")
-    async def thrice(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
-        return {**rows, "thrice": [twice + row for twice, row in zip(rows["twice"], rows["row"], strict=True)]}
-
-    @remote_function(dispatch="slice_dp", collect="flatten", adds=lambda name="last": name, collective=True)
-    def last(self, rows: dict[str, list[int]], name: str = "last") -> dict[str, list[int]]:
-        return {**rows, name: [row + 1 for row in rows["row"]]}
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="row")
+    def peek(self, rows: Any) -> list[int]:
+        return column(rows, "row")
 
 
 class Resumable:
@@ -169,7 +163,8 @@ class Interrupt:
 class Program:
     """A random program: a stream, and steps of a loop over it."""
 
-    def __init__(self, seed: int, mode: str) -> None:
+    def __init__(self, seed: int, mode: str, folder: Path | None = None) -> None:
+        self.folder = folder
         self.random = choose = Random(f"{mode} {seed}")
         self.mode = mode
         sizes = [choose.randint(0, 5) for _ in range(choose.randint(1, 7))]
@@ -196,21 +191,19 @@ class Program:
         stages: list[Any] = [getattr(self.makers[0], self.kind)]
         if choose.random() < 0.5:
             stages.append(choose.choice([self.second.make, self.second.together, lambda rows: get(rows)]))
-        self.adds = choose.sample(["twice", "thrice", "last"], choose.randint(1, 3)) if choose.random() < 0.5 else []
-        if "thrice" in self.adds:
-            self.adds = ["twice", *[name for name in self.adds if name != "twice"]]
-        if self.adds:
-            stages.append(self.second.table)
-        methods = [getattr(self.second, name) for name in self.adds]
-        stages += [partial(method) if choose.random() < 0.3 else method for method in methods]
-        if stages[-1] == self.second.last and choose.random() < 0.5:
-            stages[-1] = partial(self.second.last, name="last")
+        self.columns = None
+        if choose.random() < 0.5:
+            more, self.columns = column_stages(choose, self.second)
+            stages += more
+        if self.folder is not None and choose.random() < 0.3:
+            self.options["spool"] = self.folder
         self.stages = stages
         self.optional: set[int] = set()
         self.poisoned_ever: set[int] = set()
         poison.clear()
         self.reference = Reference(self.rows, self.options["order"] == "source")
         self.states: list[tuple[Any, list[int]]] = []
+        self.kept: list[tuple[Any, list[int]]] = []  # batches that the loop reads once more
         self.joined = self.drained = False
         self.in_body = True  # the loop is not in the middle of asking
         self.from_outside = False  # versions came while it was: these may put rows beyond the bound
@@ -230,7 +223,7 @@ class Program:
     def moves(self) -> list[Callable[[], Any]]:
         ask: Callable[[], Any] = self.next
         often = [ask, ask, ask, self.state, self.load, self.interrupted, self.publish, self.poisoned]
-        return [*often, self.reopened, self.left_by_an_error, self.add, self.drain]
+        return [*often, self.read_again, self.reopened, self.left_by_an_error, self.add, self.drain]
 
     def finish(self) -> None:
         poison.clear()
@@ -270,6 +263,7 @@ class Program:
                 self.reload()
             return False
         rows, info = self.rows_of(get(batch)), self.stream.info
+        self.kept.append((batch, rows))
         self.note_aside()
         self.reference.take(rows, self.optional)
         assert info.indices == rows
@@ -281,13 +275,26 @@ class Program:
 
     def rows_of(self, value: Any) -> list[int]:
         """The rows of a batch, each of whose columns has to be that of its row."""
-        if not self.adds:
+        if self.columns is None:
             return list(value)
-        rows = list(value["row"])
-        expected = {"twice": [2 * row for row in rows], "thrice": [3 * row for row in rows]}
-        expected["last"] = [row + 1 for row in rows]
-        assert value == {"row": rows, "other": [-row for row in rows], **{name: expected[name] for name in self.adds}}
+        rows = column(value, "row")
+        expected = self.columns(rows)
+        found = (
+            value if isinstance(value, dict) else {name: one for name, one in vars(value).items() if one is not None}
+        )
+        assert set(found) == expected.keys(), (set(found), expected.keys())
+        assert {name: column(value, name) for name in found} == expected
         return rows
+
+    def read_again(self) -> None:
+        """Read an older batch, whole or some of its rows, in this process or on workers."""
+        if self.kept:
+            batch, rows = self.random.choice(self.kept)
+            order = self.random.choices(range(len(rows)), k=self.random.randint(1, 4))
+            assert self.rows_of(get(take(batch, order))) == [rows[one] for one in order]
+            if self.columns is not None:
+                assert list(get(self.second.peek(take(batch, order)))) == [rows[one] for one in order]
+            assert self.rows_of(get(batch)) == rows
 
     def interrupted(self) -> None:
         self.next(self.random.randint(1, 250))
@@ -364,12 +371,12 @@ class Program:
 
 
 @pytest.mark.parametrize("mode", ["local", "threads"])
-def test_each_row_once_in_random_programs(mode: str) -> None:
+def test_each_row_once_in_random_programs(mode: str, tmp_path: Path) -> None:
     failures, components = [], []
     with session(mode, groups=GROUPS):
         for seed in range(FIRST, FIRST + PROGRAMS):
             try:
-                program = Program(seed, mode)
+                program = Program(seed, mode, tmp_path / str(seed))
                 components += [*program.makers, program.second]
                 program.run(Random(seed).randint(3, 14))
             except Exception as error:
