@@ -113,3 +113,31 @@ def test_weights_have_their_published_names(tmp_path: Path) -> None:
     TransformersModel(lambda: model, optimizer=sgd).save_pretrained(tmp_path / "own")
     own = load_file(tmp_path / "own" / "model.safetensors")
     assert own.keys() == theirs.keys() and all(torch.equal(weight, theirs[name]) for name, weight in own.items())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("made", ["as the config", "of its own", "tied", "adapted", "kept"])
+@pytest.mark.parametrize(("family", "ties"), [("llama", False), ("qwen2", True)])
+def test_the_config_says_whether_the_head_is_tied(family: str, ties: bool, made: str, tmp_path: Path) -> None:
+    """Loaders other than Transformers look for no head where the config says that it is tied."""
+
+    def build() -> Any:
+        model = Build(family)()
+        if made == "of its own":
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 0.1)
+        elif made == "tied":
+            model.lm_head.weight = model.model.embed_tokens.weight
+        return model
+
+    adapters: dict[str, Any] = {"adapted": {"target_modules": ["lm_head"]}, "kept": {"modules_to_save": ["lm_head"]}}
+    lora = LoraConfig(**{"target_modules": ["q_proj"], **adapters[made]}) if made in adapters else None
+    model = TransformersModel(build, optimizer=sgd, lora=lora)
+    model.forward_backward(ragged(3, 2))
+    model.step()
+    model.save_pretrained(tmp_path, merge=lora is not None)
+    held = load_file(tmp_path / "model.safetensors")
+    head, first = held.get("lm_head.weight"), held["model.embed_tokens.weight"]
+    is_tied = json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"]
+    assert is_tied == (head is None) == (ties and made in ("as the config", "tied"))
+    assert made != "tied" or head is None or torch.equal(head, first)
+    check_exported(tmp_path, model)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from run_training import whole
+from safetensors.torch import load_file, save_file
 from tiny_models import Build, adamw, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
@@ -63,6 +65,33 @@ def test_the_folder_of_an_adapter_goes_on_training_that_one(folder: Path, tmp_pa
     with torch.no_grad():
         for (ids, _), row in zip(sequences(ragged(3, 2)), again.logprobs(ragged(3, 2)), strict=True):
             assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_files_do_not_have_is_not_made_up(folder: Path, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    trained(folder, tmp_path / "adapter")
+    whole_model = load_file(folder / "model.safetensors")
+    for place, file in ((tmp_path / "adapter", "adapter_model.safetensors"), (folder, "model.safetensors")):
+        weights = load_file(place / file)
+        name = draw.choice(sorted(weights))
+        for damaged in ({**weights, f"base_model.model.{name}": weights[name].clone()}, dict(weights)):
+            is_more = damaged.pop(name) is not None and len(damaged) == len(weights)
+            save_file(damaged, place / file, {"format": "pt"})
+            with pytest.raises(
+                ValueError, match="has no weights for .*" + ("place for" if is_more and place != folder else "")
+            ):
+                TransformersModel(place, optimizer=adamw)
+        save_file(weights, place / file, {"format": "pt"})
+    assert whole_model.keys() == build_model(folder, "float32", None).state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_modules": ["q_proj", "q"]}, {"modules_to_save": ["norms"]}, {"layers_to_transform": [0, 9]}]
+)
+def test_names_of_no_layer_are_reported(options: Any) -> None:
+    with pytest.warns(UserWarning, match=f"lora has {next(iter(options))}='?(q|norms|9)'?, .*no such layer"):
+        build_model(Build("llama"), "float32", lora(**options))
 
 
 def test_a_fresh_adapter_does_not_take_the_place_of_one(folder: Path, tmp_path: Path) -> None:

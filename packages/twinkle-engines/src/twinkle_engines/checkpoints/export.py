@@ -60,10 +60,9 @@ def export(model: Any, path: Path, merge: bool = False) -> None:
             state = own.state_dict(keep_vars=True)
             merged = hasattr(model, "peft_config")
             weights = merged_weights(model) if merged else {name: Merged(weight) for name, weight in state.items()}
-            writer.run(lambda fresh: _write_config(own, fresh, path))
-            # A tie is read by its first name.
-            first = {*{(id(one.weight), id(one.up)): name for name, one in reversed(weights.items())}.values()}
-            _write_weights(own, {name: one for name, one in weights.items() if name in first}, writer)
+            ties = _ties(own, weights)
+            writer.run(lambda fresh: _write_config(own, fresh, path, is_tied=ties is not None))
+            _write_weights(own, {name: one for name, one in weights.items() if name not in (ties or ())}, writer)
 
 
 class _Writer:
@@ -139,9 +138,22 @@ def _write_adapters(model: Any, parts: Mapping[str, Tensor], path: Path) -> None
     _save(dict(parts), path / "adapter_model.safetensors")
 
 
-def _write_config(model: Any, path: Path, folder: Path) -> None:
+def _ties(model: Any, weights: Mapping[str, Merged]) -> set[str] | None:
+    """The names that a loader ties to others by the model's config; None where the weights are not tied as it says.
+
+    A head that was trained by itself is a weight of its own next to the embeddings, whatever the config says; one that
+    a function has tied is written as one.
+    """
+    ties = {name: first for name, first in model.all_tied_weights_keys.items() if {name, first} <= weights.keys()}
+    pairs = [(weights[name], weights[first]) for name, first in ties.items()]
+    return {*ties} if all(one.weight is other.weight and one.up is other.up for one, other in pairs) else None
+
+
+def _write_config(model: Any, path: Path, folder: Path, is_tied: bool) -> None:
     """Write what a loader reads with the weights: configs, and the tokenizer of the model's source."""
     config = deepcopy(model.config)
+    for one in () if is_tied else (config, config.get_text_config()):
+        one.tie_word_embeddings = False
     config.architectures = [model_class(model).__name__]
     config.save_pretrained(path)
     source = Path(model.name_or_path or "")
@@ -220,8 +232,19 @@ def _write_weights(model: Any, weights: Mapping[str, Merged], writer: _Writer) -
 def _write_file(model: Any, kept: dict[str, Tensor], file: str, places: dict[str, str], path: Path) -> None:
     # By the names of published files, in which each expert has its own; a part of a tensor gets its own memory.
     published = revert_weight_conversion(_as_published(model), kept)
-    _save({name: alone(tensor.contiguous()) for name, tensor in published.items()}, path / file)
+    _save(_apart(published), path / file)
     places |= dict.fromkeys(published, file)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, each with memory of its own: of two that a function has tied, each is written."""
+    found: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        own = alone(tensor.contiguous())
+        found[name] = own.clone() if own.data_ptr() in places else own
+        places.add(own.data_ptr())
+    return found
 
 
 def _save(tensors: dict[str, Tensor], file: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +54,7 @@ def add_adapters(model: Any, lora: PeftConfig) -> Any:
     before = dict(_digests(model))
     adapted = get_peft_model(model, deepcopy(lora))  # which writes into it, and others may be made of it
     _check_base(before, adapted, lora)
+    _report_unmatched(adapted)
     return adapted
 
 
@@ -59,10 +62,12 @@ def adapted_from(folder: str | PathLike[str], dtype: torch.dtype) -> Any:
     """The model of a folder or a hub's name that has an adapter, on the base that its config names.
 
     Raises:
-        ValueError: The config names no base, or the adapter is none that is divided, moved and written.
+        ValueError: The config names no base, the adapter is none that is divided, moved and written, or the files do
+            not have all weights of the base or of the adapter.
     """
     from peft import PeftConfig, PeftModel
-    from transformers import AutoModelForCausalLM
+
+    from twinkle_engines.checkpoints.reading import check_adapter, read_model
 
     config = PeftConfig.from_pretrained(str(folder))
     base = config.base_model_name_or_path
@@ -72,9 +77,10 @@ def adapted_from(folder: str | PathLike[str], dtype: torch.dtype) -> Any:
             "PeftModel.from_pretrained(base, folder, is_trainable=True)"
         )
     _check_config(config)
-    model: Any = AutoModelForCausalLM.from_pretrained(base, revision=config.revision or "main", dtype=dtype)
+    model = read_model(base, dtype, config.revision or "main")
     before = dict(_digests(model))
     adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    check_adapter(adapted, folder, NAME)
     _check_base(before, adapted, config)
     return adapted
 
@@ -199,6 +205,24 @@ def _check_config(lora: Any) -> None:
     for field, why in _OF_LORA.items():
         if getattr(lora, field, None):
             raise ValueError(f"lora has {field}={getattr(lora, field)!r}, {why}, which are not divided: leave it out")
+
+
+def _report_unmatched(adapted: Any) -> None:
+    """Warn of what a config names and the model does not have, which peft leaves out without a word."""
+    config = adapted.peft_config[NAME]  # as peft has fitted it to the model
+    every = [name for name, _ in adapted.get_base_model().named_modules()]
+    layers: list[str] = adapted.targeted_module_names
+    for field, names in (("target_modules", layers), ("modules_to_save", every), ("layers_to_transform", layers)):
+        given = getattr(config, field, None)
+        asked = [given] if isinstance(given, int) else [] if given is None or isinstance(given, str) else list(given)
+        pattern = r"(.*\.)?{}(\..*)?" if field == "layers_to_transform" else r"(.*\.)?{}"
+        found = [one for one in asked if any(re.fullmatch(pattern.format(re.escape(str(one))), name) for name in names)]
+        if left := [repr(one) for one in asked if one not in found]:
+            warnings.warn(
+                f"lora has {field}={', '.join(left)}, but the model has no such layer, so it changes nothing: use "
+                "names of the model's own layers",
+                stacklevel=2,
+            )
 
 
 def _check_base(before: Mapping[str, Any], adapted: Any, lora: Any) -> None:

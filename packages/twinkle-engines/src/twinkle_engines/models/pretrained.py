@@ -143,10 +143,9 @@ def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
 
     Raises:
         OSError: It is neither a folder nor a name that a hub knows.
-        ValueError: The folder holds no model, or the text is empty.
+        ValueError: The folder holds no model, or not all of its weights; or the text is empty.
     """
-    from transformers import AutoModelForCausalLM
-
+    from twinkle_engines.checkpoints.reading import read_model
     from twinkle_engines.models.adapters import adapted_from, is_adapter
 
     if is_adapter(source):
@@ -157,7 +156,7 @@ def _read(source: str | PathLike[str], kind: torch.dtype) -> Any:
             "load(folder, model=...) reads a checkpoint into a model"
         )
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+        model = read_model(source, kind)
     except OSError as error:
         if Path(source).exists():
             raise
