@@ -14,6 +14,9 @@ from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import concat, get, on, remote_class, remote_function, select, session, take
 from twinkle_remote.errors import UnreadColumnError
 from twinkle_remote.protocol import component_of
+from twinkle_remote.protocol.tables import Reads
+from twinkle_remote.values.column_bytes import bytes_by_column
+from twinkle_remote.values.wanted_columns import only_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,6 +119,14 @@ def test_the_others_are_there(stage: Any, given: Any) -> None:
     assert torch.equal(sums, one.sequence_rewards())
     assert "left" not in get(stage.use(given(one), lambda own: [repr(own)] * len(own)))[0]
     assert get(stage.use(given(one), lambda own: [own.nbytes >= 0] * len(own))) == [True] * len(one)
+
+
+def test_bytes_by_column_are_those_of_the_tensors() -> None:
+    one = rollouts(3)
+    found = bytes_by_column(one)
+    assert sum(found.values()) == one.nbytes > 0
+    assert found["logprobs"] == one.tokens["logprobs"].nbytes and found["prompts"] == 0
+    assert bytes_by_column(only_read(one, Reads(("rewards",), "a")))["logprobs"] == 0, "a mark has no bytes"
 
 
 def test_added_columns_are_joined_and_others_are_not_kept(stage: Any, given: Any) -> None:

@@ -6,18 +6,46 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
-from tests.remote.call.tables.table_programs import MESHES, Maker, Program, doubled
+from tests.remote.call.tables.table_programs import MESHES, Maker, Program, Rows, doubled
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import concat, get, map, minibatches, on, select, session, stats, take  # noqa: A004  named like Python's
+from twinkle_remote import concat, get, map, minibatches, on, select, session, stats, submit, take  # noqa: A004  named like Python's
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _MESHES = {name: DeviceMesh.from_sizes(**MESHES[name]) for name in ("a", "c")}
 _WIDTH = 64 * 1024
+_NAMES = ("ids", "x", "note", "extra", "scores", "added", "in")
+
+
+def _of_rows(make: Callable[[Any, Any], Any]) -> Callable[[Any], tuple[Any, int, int]]:
+    """A value of the rows of an array, its number of rows, and the numbers in a row of its first column."""
+    return lambda values: (make(values, values[:, 0].copy()), *values.shape)
+
+
+def _of_numbers(make: Callable[[Any, Any], Any]) -> Callable[[Any], tuple[Any, int, int]]:
+    """The same for types whose columns have one number in a row."""
+    return lambda values: (make(values.ravel(), -values.ravel()), values.size, 1)
+
+
+_TABLES = {
+    "arrays": _of_rows(lambda ids, scores: {"ids": ids, "scores": scores}),
+    "tensors": _of_rows(lambda ids, scores: {"ids": torch.tensor(ids), "scores": torch.tensor(scores)}),
+    "nested": _of_rows(lambda ids, scores: {"ids": {"in": {"x": ids}}, "scores": scores}),
+    "dataclass": _of_rows(lambda ids, scores: Rows(ids, scores)),
+    "pandas": _of_numbers(lambda ids, scores: pd.DataFrame({"ids": ids, "scores": scores})),
+    "polars": _of_numbers(lambda ids, scores: pl.DataFrame({"ids": ids, "scores": scores})),
+    "arrow": _of_numbers(lambda ids, scores: pa.table({"ids": ids, "scores": scores})),
+    "record batch": _of_numbers(lambda ids, scores: pa.record_batch({"ids": ids, "scores": scores})),
+}
+_SMALL = 64 * 1024  # of each of at most five pieces: what lies in its pickle comes as a whole
+_WHOLE = ("polars",)  # its pickle is one piece, which each reader of a part opens whole
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +56,41 @@ def makers(ray_cluster: None) -> Iterator[list[Any]]:
 
 
 def test_operations_on_lazy_values_are_those_on_their_values(makers: list[Any]) -> None:
+    calls = len(stats())
     for number in range(40):
         Program(random.Random(number), makers).run()
+    for one in stats()[calls:]:
+        of_ranks = sum(sum(own.values()) for own in one.worker_fetched_by_column.values())
+        assert sum(one.fetched_by_column.values()) == one.bytes_fetched == of_ranks
+        assert sum(one.driver_fetched_by_column.values()) == one.driver_fetched
+        by_column = (one.fetched_by_column, one.driver_fetched_by_column, *one.worker_fetched_by_column.values())
+        assert all(nbytes > 0 for found in by_column for nbytes in found.values()), one
+        assert all({None, *_NAMES} >= found.keys() for found in by_column), one
+
+
+def test_bytes_are_counted_by_column_for_every_type_that_has_columns(makers: list[Any]) -> None:
+    rng = random.Random(4)
+    maker, reader = makers
+    for number in range(3 * len(_TABLES)):
+        kind, make = list(_TABLES.items())[number % len(_TABLES)]
+        values = np.random.default_rng(number).random((rng.randint(2, 9), rng.choice((1, 50, 3000, 20_000))))
+        value, total, wide = make(values)
+        made = maker.same(value)
+        first = rng.randrange(total)
+        part, count = rng.choice(((made, total), (take(made, slice(first, None)), total - first)))
+        table, expected = rng.choice(
+            (
+                (part, {"ids": count * wide * 8, "scores": count * 8}),
+                (select(part, "scores"), {"scores": count * 8}),
+            )
+        )
+        submit(reader.same, table).wait()
+        used = stats()[-1]
+        found = {name: nbytes for name, nbytes in used.fetched_by_column.items() if name is not None}
+        assert found == expected, (kind, values.shape, count)
+        assert sum(used.fetched_by_column.values()) == used.bytes_fetched
+        if kind not in _WHOLE:
+            assert used.bytes_fetched <= sum(expected.values()) + 5 * _SMALL, (kind, values.shape, count)
 
 
 def test_only_the_rows_and_columns_that_are_read_move(makers: list[Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from tests.remote.call.tables.table_programs import MESHES, Maker, Program, Rows, as_list, outcome, same
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import Lazy, concat, get, join, on, select, session, submit, take
+from twinkle_remote import Lazy, concat, get, join, on, select, session, stats, submit, take
 from twinkle_remote.errors import CollectError, DispatchError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def makers(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
 def test_operations_on_lazy_values_are_those_on_their_values(makers: list[Any]) -> None:
     for number in range(_PROGRAMS):
         Program(random.Random(number), makers).run()
+    assert not any(one.bytes_fetched or one.fetched_by_column for one in stats())  # all lies in this process
 
 
 def test_rows_of_a_frame_keep_their_labels_in_any_order(makers: list[Any]) -> None:

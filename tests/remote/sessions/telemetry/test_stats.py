@@ -22,17 +22,20 @@ SECONDS = st.floats(0.0, 100.0)
 @st.composite
 def answers(draw: st.DrawFn) -> list[Outcome]:
     ranks = draw(st.lists(st.integers(0, 2000), unique=True, max_size=5))
+    columns = st.dictionaries(st.sampled_from(["ids", "wide", "None", "0"]), st.integers(1, 1 << 40))
+    found = draw(st.lists(st.none() | columns, min_size=len(ranks), max_size=len(ranks)))
     return [
         Outcome(
             rank,
-            fetched=draw(st.integers(0, 1 << 50)),
+            fetched=sum((own or {}).values()) + draw(st.integers(0, 1 << 50)),
+            fetched_columns=own,
             produced=draw(st.integers(0, 1 << 50)),
             started=1000.0 + draw(SECONDS),
             seconds=draw(SECONDS),
             fetch_seconds=draw(SECONDS),
             failure=Failure("a", "here", "KeyError", "none") if draw(st.booleans()) else None,
         )
-        for rank in ranks
+        for rank, own in zip(ranks, found, strict=True)
     ]
 
 
@@ -47,11 +50,17 @@ def test_sums_are_those_of_the_answers(given_: list[Outcome], cut: int, forgotte
     assert record.started == {one.rank: one.started for one in given_}
     assert record.seconds == {one.rank: one.seconds for one in given_}
     assert record.fetch_seconds == {one.rank: one.fetch_seconds for one in given_}
+    for one in given_:
+        rest = one.fetched - sum((one.fetched_columns or {}).values())
+        whole = {**(one.fetched_columns or {}), **({None: rest} if rest else {})}
+        assert record.worker_fetched_by_column[one.rank] == whole
     if forgotten:
         record.keep_sums_only()
-        assert not record.started and not record.produced
+        assert not record.started and not record.produced and not record.worker_fetched_by_column
     assert record.answered == len(given_) and list(record.failed) == [one.rank for one in given_ if one.failure]
-    assert record.bytes_fetched == sum(one.fetched for one in given_)
+    assert record.bytes_fetched == sum(one.fetched for one in given_) == sum(record.fetched_by_column.values())
+    for name in {name for one in given_ for name in one.fetched_columns or {}}:
+        assert record.fetched_by_column[name] == sum((one.fetched_columns or {}).get(name, 0) for one in given_)
     assert record.bytes_produced == sum(one.produced for one in given_)
     assert record.run_seconds == max([one.seconds for one in given_], default=0.0)
     waits = [one.started - one.fetch_seconds - 1000.0 for one in given_]

@@ -89,7 +89,9 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     failure = Failure("actor[1/2]", "here", "ValueError", "unlucky")
     made.add(
         [
-            Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25),
+            Outcome(
+                0, produced=1, fetched=5, fetched_columns={"ids": 3}, started=101.0, seconds=2.0, fetch_seconds=0.25
+            ),
             Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure),
         ]
     )
@@ -101,7 +103,11 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     (sent,) = found["driver", "calls"]
     assert (sent["ts"], sent["dur"], sent["args"]["stored"]) == (100_000_000, 500_000, 10)
     fetch, run = found["actor: Actor", "actor[0]"]
-    assert (fetch["name"], fetch["ts"], fetch["args"]) == ("fetch", 100_750_000, {"bytes": 5})
+    assert (fetch["name"], fetch["ts"], fetch["args"]) == (
+        "fetch",
+        100_750_000,
+        {"bytes": 5, "by column": {"ids": 3, "(no column)": 2}},
+    )
     assert (run["name"], run["ts"], run["dur"]) == ("Actor.update", 101_000_000, 2_000_000)
     assert found["actor: Actor", "actor[1]"][0]["args"] == {"produced": 2, "failed": True}
     arrows = [event for event in events if event["ph"] in "sf"]

@@ -69,6 +69,11 @@ class RolloutsSplitter:
         """The columns by token, by sequence and by row; `counts` is no column, and is always there."""
         return [*value.tokens, *(name for name in OTHERS if getattr(value, name) is not None), *value.columns]
 
+    def sizes(self, value: Any) -> Mapping[Any, int]:
+        """The bytes of each column that is a tensor; of texts and lists 0."""
+        found = {**value.tokens, **value.columns, **{name: getattr(value, name) for name in OTHERS}}
+        return {name: column.nbytes if isinstance(column, torch.Tensor) else 0 for name, column in found.items()}
+
     def select(self, value: Any, names: Sequence[Any]) -> Any:
         """The same rows with these columns; `ids` and `counts` stay."""
         return value.select(names)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _LIMITS = Limits()
 FIGURES = (
     *("rank", "rows", "is_list", "rows_given", "total", "ended", "produced", "fetched", "started", "seconds"),
-    *("fetch_seconds", "numbered", "counted"),
+    *("fetch_seconds", "numbered", "counted", "fetched_columns"),
 )
 """The fields of an outcome that travel as they are, in the order of `RankUpdate.figures`."""
 

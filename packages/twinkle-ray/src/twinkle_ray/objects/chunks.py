@@ -19,7 +19,7 @@ from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote import values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_remote.protocol import Columns, Rows
 
@@ -125,9 +125,9 @@ def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tup
     parts = None if _has_splitter(value) else values.columns(value)
     if parts is None:
         part = value if start is None or stop is None else values.take(value, start, stop)
-        return part, values.size_in_bytes(part)
+        return part, values.opened_bytes(part)
     read = [unfold(part, start, stop) for part in parts.values()]
-    size = sum(size for _, size in read)
+    size = _by_column(value, parts, read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
     make = values.with_parts if start is None or stop is None else values.rebuild
     return value if same else make(value, [part for part, _ in read]), size
@@ -166,9 +166,17 @@ def pick(value: Any, rows: Rows | None, names: Columns | None) -> tuple[Any, int
     parts = None if _has_splitter(some) else values.columns(some)
     if parts is None:
         part = values.pick(some, rows)
-        return part, values.size_in_bytes(part)
+        return part, values.opened_bytes(part)
     read = [pick(part, rows, None) for part in parts.values()]
-    return values.rebuild(some, [part for part, _ in read]), sum(size for _, size in read)
+    return values.rebuild(some, [part for part, _ in read]), _by_column(some, parts, read)
+
+
+def _by_column(value: Any, parts: Mapping[Any, object], read: Sequence[tuple[Any, int]]) -> int:
+    """The opened bytes of a value with named parts, by its columns where these parts are columns."""
+    sizes = [size for _, size in read]
+    if isinstance(value, tuple):  # the parts of a named tuple are no columns
+        return sum(sizes)
+    return values.ColumnBytes(sum(sizes), dict(zip(parts, sizes, strict=True)))
 
 
 def adjoined(parts: Sequence[tuple[Any, int | None, int | None]]) -> tuple[Any, list[int]] | None:
@@ -185,7 +193,10 @@ def adjoined(parts: Sequence[tuple[Any, int | None, int | None]]) -> tuple[Any, 
         if not columns or any(column is None for column in columns):
             return None
         found = [column for column in columns if column is not None]
-        sizes = [sum(of_columns) for of_columns in zip(*[sizes for _, sizes in found], strict=True)]
+        sizes: list[int] = [
+            values.ColumnBytes(sum(of_columns), dict(zip(first, of_columns, strict=True)))
+            for of_columns in zip(*[sizes for _, sizes in found], strict=True)
+        ]
         return {name: value for name, (value, _) in zip(first, found, strict=True)}, sizes
     arrays = _arrays(parts)
     if arrays is None:

@@ -20,7 +20,7 @@ from twinkle_remote import values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from ray import ObjectRef
 
@@ -152,7 +152,7 @@ class RayStore:
             joined = rows.adjoined([(placed.open(), start, stop) for placed, start, stop in found])
         except GoneError:  # a read of each says whose it was
             return None
-        return None if joined is None else (joined[0], sum(itertools.compress(joined[1], foreign)))
+        return None if joined is None else (joined[0], _together(list(itertools.compress(joined[1], foreign))))
 
     def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """Keep a result: plain scalars as they are, small values inside the outcome, others in this node's store.
@@ -271,5 +271,19 @@ def put(pickled: Pickled) -> ObjectRef[Any]:
 
 
 def _opened(pickled: Pickled | Placed, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
-    value, size = rows.pick(pickled.open(), numbers, columns)
-    return value, size + len(pickled.head)
+    """A value that came, and the bytes of the pickle with those of the buffers that were opened for it."""
+    value, opened = rows.pick(pickled.open(), numbers, columns)
+    head, buffers = len(pickled.head), pickled.nbytes - len(pickled.head)
+    by_column = opened.by_column if isinstance(opened, values.ColumnBytes) else None
+    whole = (numbers is None and columns is None) or (by_column is None and not opened)  # a type may tell no size
+    size = head + (buffers if whole else min(opened, buffers))  # small buffers are in the head
+    return value, size if by_column is None else values.ColumnBytes(size, by_column)
+
+
+def _together(sizes: Sequence[int]) -> int:
+    """The bytes of several pieces, by column where they have columns."""
+    by_column: dict[Hashable, int] = {}
+    for size in sizes:
+        for name, nbytes in (size.by_column if isinstance(size, values.ColumnBytes) else {}).items():
+            by_column[name] = by_column.get(name, 0) + nbytes
+    return values.ColumnBytes(sum(sizes), by_column) if by_column else sum(sizes)

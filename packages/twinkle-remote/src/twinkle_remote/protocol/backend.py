@@ -38,7 +38,8 @@ class Store(Protocol):
             timeout: Seconds that reading may take, also if the value's holder does not answer; None for no limit.
 
         Returns:
-            The value, and the bytes that were fetched from other processes.
+            The value, and the bytes that were fetched from other processes; as `values.ColumnBytes` where the store
+            knows those of each column. Otherwise the sizes of the value's columns say it.
 
         Raises:
             StoreTimeoutError: The time is over.

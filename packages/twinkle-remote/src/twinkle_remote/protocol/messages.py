@@ -142,6 +142,7 @@ class Outcome:
         ended: The iterator is at its end.
         produced: Bytes of the payload.
         fetched: Bytes of lazy and stored arguments that this rank fetched.
+        fetched_columns: Those of each column, by the text of its name; None without any. The others belong to none.
         started: Start of the method, in seconds of the worker's wall clock.
         seconds: Duration of the method.
         fetch_seconds: Time that fetching the arguments took before the method began.
@@ -165,6 +166,7 @@ class Outcome:
     counted: int | None = None
     numbers: Rows | None = None
     costs: array[float] | None = None
+    fetched_columns: Mapping[str, int] | None = None
 
     @property
     def weighing(self) -> int | None:

@@ -3,7 +3,7 @@
 `rows` says which values have rows and cuts them, by the splitter of their type (`sequences`, `adapters`, or one that a
 program registers) or by their `columns`; `join` and `reduce` make one value of several. A copy with other parts keeps
 the `attributes` of its object. `unknown` refuses values of types that look as if they had rows. `picking`,
-`wanted_columns` and `left_out` are for tables: rows by number, columns by name.
+`wanted_columns` and `left_out` are for tables: rows by number, columns by name, whose bytes `column_bytes` counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from twinkle_remote.values.column_bytes import ColumnBytes as ColumnBytes
+    from twinkle_remote.values.column_bytes import opened_bytes as opened_bytes
     from twinkle_remote.values.columns import columns as columns
     from twinkle_remote.values.columns import rebuild as rebuild
     from twinkle_remote.values.columns import with_parts as with_parts

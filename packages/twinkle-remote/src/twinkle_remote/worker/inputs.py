@@ -23,6 +23,7 @@ class TaskInputs:
 
     Attributes:
         fetched: Bytes that came from other processes.
+        fetched_columns: Those of each column; None without any.
         rows: Rows of split arguments that this rank received; None if nothing was split.
         total: Rows of split arguments of the whole call, before padding or dropping.
         numbers: The numbers of this rank's rows, if they are divided by their costs; None otherwise.
@@ -30,6 +31,7 @@ class TaskInputs:
 
     def __init__(self, task: Task, given: HandedShare | None, store: Store) -> None:
         self.fetched = 0
+        self.fetched_columns: dict[str, int] | None = None
         self._task, self._given, self._store = task, given, store
         self.rows = task.rows if given is None or given.rows is None else given.rows
         self.total = task.total if given is None else given.total
@@ -65,25 +67,26 @@ class TaskInputs:
             from twinkle_remote.protocol.handed import HandedPiece  # few calls divide by costs
 
             return self._read(HandedPiece(slot.ref, rows=slot.rows))
-        value, size = self._store.get(slot.ref, slot.start, slot.stop)
-        self.fetched += size
-        return value
+        return self._counted(*self._store.get(slot.ref, slot.start, slot.stop))
 
     def _read(self, piece: HandedPiece) -> Any:
         from twinkle_remote.call.tables.handed_value import read_piece  # no other call needs it
 
-        value, size = read_piece(self._store, piece)
-        self.fetched += size
-        return value
+        return self._counted(*read_piece(self._store, piece))
 
     def _read_adjoined(self, pieces: Sequence[HandedPiece]) -> Any:
         from twinkle_remote.call.tables.handed_value import read_adjoined  # as in `_read`
 
         found = read_adjoined(self._store, pieces)
-        if found is None:
-            return None
-        value, size = found
-        self.fetched += size
+        return None if found is None else self._counted(*found)
+
+    def _counted(self, value: Any, size: int) -> Any:
+        """A value whose bytes are counted."""
+        if size:
+            from twinkle_remote.values.column_bytes import count_columns  # as in `_read`
+
+            self.fetched += size
+            self.fetched_columns = count_columns(self.fetched_columns, value, size)
         return value
 
     def _handed(self, slot: HandedSlot) -> Any:

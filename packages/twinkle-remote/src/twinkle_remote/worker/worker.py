@@ -240,7 +240,8 @@ class Worker(WaitingTasks):
             from twinkle_remote.values.snapshot import snapshot  # workers in processes of their own do without
 
             args, kwargs = snapshot((args, kwargs))
-        outcome.fetched, outcome.rows_given, outcome.total = arguments.fetched, arguments.rows, arguments.total
+        outcome.fetched, outcome.fetched_columns = arguments.fetched, arguments.fetched_columns
+        outcome.rows_given, outcome.total = arguments.rows, arguments.total
         outcome.counted = counted_rows((*args, *kwargs.values()))
         outcome.numbers = arguments.numbers if task.in_order else None
         began, outcome.started = outcome.started, time.time()

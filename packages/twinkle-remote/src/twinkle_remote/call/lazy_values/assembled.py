@@ -106,8 +106,7 @@ class AssembledRows(ManyCalls):
         if isinstance(store, JoiningStore):
             rows = [RowsOfRank(call.outcome(rank).payload, start, stop) for call, rank, start, stop in self._pieces]
             value, size = store.get_joined(rows, timeout)
-            self.calls[0].record.driver_fetched += size
-            return value
+            return self.calls[0].record.add_driver_fetched(value, size)
         values = []
         for call, rank, start, stop in self._pieces:
             outcome = call.outcome(rank)

@@ -184,8 +184,7 @@ class PendingCall:
         self._check_open()
         seconds = None if began is None else earliest((limit, self.spec.timeout))
         value, size = read_outcome(self, self._runtime.backend.store, outcome, piece, seconds, began or 0.0)
-        self.record.driver_fetched += size
-        return value
+        return self.record.add_driver_fetched(value, size)
 
     def failed_at(self) -> float:
         """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""

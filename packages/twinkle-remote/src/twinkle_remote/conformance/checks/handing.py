@@ -244,7 +244,7 @@ def frames_keep_the_columns_that_are_not_read(harness: Harness) -> None:
 
 @needs(apart=True)
 def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
-    """The next call fetches the columns that it reads, from the workers that made them."""
+    """The next call fetches the columns that it reads, from the workers that made them, and says how many bytes."""
     maker, ledger = _ledger(harness, 4, FOUR["dp4"]), _ledger(harness, 2, TWO)
     graded = submit(ledger.grade, submit(maker.make, list(range(200)), width=20_000))
     assert get(ledger.pairs(graded))[-1] == (199, 398, True)
@@ -252,6 +252,9 @@ def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
         whole = harness.served and used.method == "Ledger.grade"  # such workers keep whole rows
         assert used.method.startswith("Ledger."), used
         assert whole or sum(used.worker_fetched.values()) < 0.1 * 200 * 20_000, used
+        by_column = used.fetched_by_column
+        assert sum(by_column.values()) == used.bytes_fetched and min(by_column.values(), default=0) >= 0, used
+        assert whole or "wide" not in by_column, used
 
 
 def a_function_of_rows_runs_where_they_are(harness: Harness) -> None:

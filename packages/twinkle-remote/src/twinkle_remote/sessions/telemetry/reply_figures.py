@@ -16,11 +16,12 @@ _COLUMNS = 5
 class ReplyFigures:
     """Fetched and produced bytes, start, duration and fetching of each rank that has answered."""
 
-    __slots__ = ("_figures", "_ranks")
+    __slots__ = ("_columns", "_figures", "_ranks")
 
     def __init__(self) -> None:
         self._ranks = array("i")
         self._figures = array("d")
+        self._columns: dict[int, Mapping[str, int]] | None = None
 
     def __len__(self) -> int:
         return len(self._ranks)
@@ -30,6 +31,15 @@ class ReplyFigures:
         for one in outcomes:
             self._figures.extend((one.fetched, one.produced, one.started, one.seconds, one.fetch_seconds))
         self._ranks.extend([one.rank for one in outcomes])
+        for one in outcomes:
+            if one.fetched_columns:
+                self._columns = {} if self._columns is None else self._columns
+                self._columns[one.rank] = one.fetched_columns
+
+    @property
+    def fetched_columns(self) -> Mapping[int, Mapping[str, int]]:
+        """The fetched bytes of each column, for each rank that has fetched some."""
+        return self._columns or {}
 
     def column(self, index: int) -> Mapping[int, float]:
         """One metric by rank.

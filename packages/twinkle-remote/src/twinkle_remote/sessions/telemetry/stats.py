@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twinkle_remote.sessions.telemetry.reply_figures import ReplyFigures
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.messages import Outcome
 
+T = TypeVar("T")
 _submitted = attrgetter("submitted")
+_MOST_SHOWN = 12  # columns of a method in the table
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class CallRecord:
     _first_end: float = inf
     _last_end: float = 0.0
     _answers: ReplyFigures | None = field(default_factory=ReplyFigures, repr=False)
+    _columns: dict[str, int] | None = None
+    _driver_columns: dict[str, int] | None = None
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Add the metrics of answers that arrived together; at least one."""
@@ -72,6 +76,21 @@ class CallRecord:
         if self._answers is not None:
             self._answers.add(outcomes)
         self.answered += len(outcomes)
+        with_columns = [outcome.fetched_columns for outcome in outcomes if outcome.fetched_columns]
+        if with_columns:
+            from twinkle_remote.values.column_bytes import merge_columns  # few calls fetch columns
+
+            for of_rank in with_columns:
+                self._columns = merge_columns(self._columns, of_rank)
+
+    def add_driver_fetched(self, value: T, size: int) -> T:
+        """Count the bytes that came to the driver for a value, which is returned."""
+        if size:
+            from twinkle_remote.values.column_bytes import count_columns  # small results come with their answers
+
+            self.driver_fetched += size
+            self._driver_columns = count_columns(self._driver_columns, value, size)
+        return value
 
     def keep_sums_only(self) -> None:
         """Drop the metrics by rank."""
@@ -81,6 +100,22 @@ class CallRecord:
     def worker_fetched(self) -> Mapping[int, int]:
         """Bytes of arguments that each rank fetched from elsewhere; empty for calls that are not among the latest."""
         return {} if self._answers is None else self._answers.whole(0)
+
+    @property
+    def fetched_by_column(self) -> Mapping[str | None, int]:
+        """`bytes_fetched` by the names of the columns; None stands for what belongs to no column."""
+        return _with_rest(self._columns, self.bytes_fetched)
+
+    @property
+    def driver_fetched_by_column(self) -> Mapping[str | None, int]:
+        """`driver_fetched`, likewise."""
+        return _with_rest(self._driver_columns, self.driver_fetched)
+
+    @property
+    def worker_fetched_by_column(self) -> Mapping[int, Mapping[str | None, int]]:
+        """`worker_fetched` of each rank, likewise; empty for calls that are not among the latest."""
+        columns = {} if self._answers is None else self._answers.fetched_columns
+        return {rank: _with_rest(columns.get(rank), nbytes) for rank, nbytes in self.worker_fetched.items()}
 
     @property
     def produced(self) -> Mapping[int, int]:
@@ -142,6 +177,7 @@ class CallRecords(list[CallRecord]):
             cells = enumerate(zip(row, widths, strict=True))
             lines.append("  ".join(cell.ljust(w) if at < 2 else cell.rjust(w) for at, (cell, w) in cells).rstrip())
         lines.append("run, queued, skew: mean of a call; sent, fetched: by the driver; between workers: arguments")
+        lines += filter(None, map(_columns_as_text, self._by_method()))
         return "\n".join(lines)
 
     def _by_method(self) -> Iterable[Sequence[CallRecord]]:
@@ -166,6 +202,27 @@ def _row(together: Sequence[CallRecord]) -> Sequence[str]:
         _bytes(sum(record.driver_fetched for record in together)),
         _bytes(sum(record.bytes_fetched for record in together)),
     )
+
+
+def _with_rest(columns: Mapping[str, int] | None, total: int) -> Mapping[str | None, int]:
+    """Bytes by column, and those of no column, if there are some."""
+    found: dict[str | None, int] = {} if columns is None else dict(columns.items())
+    rest = total - sum(found.values())
+    return {**found, None: rest} if rest else found
+
+
+def _columns_as_text(together: Sequence[CallRecord]) -> str | None:
+    """The bytes by column that the calls of one method fetched, the largest first; None without columns."""
+    found: dict[str | None, int] = {}
+    for record in together:
+        for name, nbytes in record.fetched_by_column.items():
+            found[name] = found.get(name, 0) + nbytes
+    if not found.keys() - {None}:
+        return None
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    shown = [f"{'(no column)' if name is None else name} {_bytes(nbytes)}" for name, nbytes in ordered[:_MOST_SHOWN]]
+    more = [f"{len(ordered) - _MOST_SHOWN} more"] if len(ordered) > _MOST_SHOWN else []
+    return f"{together[0].method} between workers: {', '.join(shown + more)}"
 
 
 def _seconds(seconds: float) -> str:

@@ -9,12 +9,13 @@ from twinkle_remote.sessions.current import records_of, running
 from twinkle_remote.sessions.telemetry.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from twinkle_remote.sessions.telemetry.stats import CallRecord, SyncRecord
 
 _DRIVER = "driver"
+_NO_COLUMN = "(no column)"
 
 
 def write_timeline(path: str | Path) -> Path:
@@ -54,17 +55,19 @@ def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
     for record in records:
         component = _component(record)
         name = f"{record.method} {record.label}" if record.label else record.method
-        moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
+        moved: dict[str, object] = {"stored": record.driver_sent, "fetched": record.driver_fetched}
+        moved |= {"workers": record.workers, "fetched by column": _named(record.driver_fetched_by_column)}
         sent = record.driver_seconds
         arrow = {rank: next(arrows) for rank in record.started}
         leaves = list(arrow.values())
         trace.add(_DRIVER, "calls", name, "send", record.submitted, sent, arguments=moved, leaves=leaves)
         fetch_seconds, fetched_bytes = record.fetch_seconds, record.worker_fetched
+        by_column = record.worker_fetched_by_column
         seconds, produced = record.seconds, record.produced
         for rank, started in sorted(record.started.items()):
             track, fetching = f"{record.group}[{rank}]", fetch_seconds[rank]
             if fetching > 0:
-                fetched = {"bytes": fetched_bytes[rank]}
+                fetched = {"bytes": fetched_bytes[rank], "by column": _named(by_column[rank])}
                 trace.add(component, track, "fetch", "fetch", started - fetching, fetching, arguments=fetched)
             done = {"produced": produced[rank], "failed": rank in record.failed}
             trace.add(component, track, name, "run", started, seconds[rank], arguments=done, enters=arrow[rank])
@@ -80,6 +83,13 @@ def add_syncs(trace: Trace, syncs: Sequence[SyncRecord]) -> None:
     for sync in syncs:
         name = f"weights of {sync.group}: {sync.component}"
         trace.add(_DRIVER, "weight syncs", name, "sync", sync.began, sync.ended - sync.began)
+
+
+def _named(by_column: Mapping[str | None, int]) -> Mapping[str, int]:
+    """Bytes by column as trace events hold them; a column may have the name of what belongs to none."""
+    named = {name: nbytes for name, nbytes in by_column.items() if name is not None}
+    rest = by_column.get(None, 0)
+    return {**named, _NO_COLUMN: named.get(_NO_COLUMN, 0) + rest} if rest else named
 
 
 def _component(record: CallRecord) -> str:

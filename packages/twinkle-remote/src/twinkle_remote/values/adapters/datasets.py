@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -35,6 +35,14 @@ class DatasetSplitter:
     def columns(self, value: Any) -> Sequence[Hashable] | None:
         """The columns of a dataset."""
         return value.column_names if isinstance(value, _datasets.Dataset) else None
+
+    def sizes(self, value: Any) -> Mapping[Hashable, int]:
+        """The bytes of each column in memory, by the share of its rows that the dataset has; of one on disk none."""
+        if not isinstance(value, _datasets.Dataset) or value.cache_files:
+            return {}
+        table = value.data
+        share = len(value) / max(table.num_rows, 1)
+        return {name: int(table.column(name).nbytes * share) for name in value.column_names}
 
     def select(self, value: Any, names: Sequence[Hashable]) -> Any:
         """The dataset with these columns."""

@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -34,6 +34,13 @@ class PandasSplitter:
     def columns(self, value: Any) -> Sequence[Hashable] | None:
         """The columns of a frame."""
         return list(value.columns) if isinstance(value, _pandas.DataFrame) else None
+
+    def sizes(self, value: Any) -> Mapping[Hashable, int]:
+        """The bytes of each column of a frame; columns of one name count together, and Python objects do not."""
+        found: dict[Hashable, int] = {}
+        for name, column in value.items() if isinstance(value, _pandas.DataFrame) else ():
+            found[name] = found.get(name, 0) + (0 if column.dtype == object else int(column.nbytes))
+        return found
 
     def select(self, value: Any, names: Sequence[Hashable]) -> Any:
         """The frame with these columns."""

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -31,6 +31,12 @@ class PolarsSplitter:
     def columns(self, value: Any) -> Sequence[Hashable] | None:
         """The columns of a frame."""
         return value.columns if isinstance(value, _polars.DataFrame) else None
+
+    def sizes(self, value: Any) -> Mapping[Hashable, int]:
+        """The bytes of each column of a frame."""
+        if not isinstance(value, _polars.DataFrame):
+            return {}
+        return {column.name: int(column.estimated_size()) for column in value.get_columns()}
 
     def select(self, value: Any, names: Sequence[Hashable]) -> Any:
         """The frame with these columns."""

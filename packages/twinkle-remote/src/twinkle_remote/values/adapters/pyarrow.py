@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -31,6 +31,13 @@ class ArrowSplitter:
     def columns(self, value: Any) -> Sequence[Hashable] | None:
         """The columns of a table or record batch."""
         return value.schema.names if isinstance(value, _arrow.Table | _arrow.RecordBatch) else None
+
+    def sizes(self, value: Any) -> Mapping[Hashable, int]:
+        """The bytes of each column of a table or record batch; columns of one name count together."""
+        found: dict[Hashable, int] = {}
+        for name, column in zip(self.columns(value) or (), getattr(value, "columns", ()), strict=True):
+            found[name] = found.get(name, 0) + int(column.nbytes)
+        return found
 
     def select(self, value: Any, names: Sequence[Hashable]) -> Any:
         """The table with these columns."""

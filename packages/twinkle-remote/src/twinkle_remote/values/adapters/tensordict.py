@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from twinkle_remote.protocol.tables import Rows
 
@@ -42,6 +42,15 @@ class TensorDictSplitter:
     def columns(self, value: Any) -> Sequence[Hashable] | None:
         """The keys of the first level."""
         return list(value.keys())
+
+    def sizes(self, value: Any) -> Mapping[Hashable, int]:
+        """The bytes of each key of the first level, with the tensors below it."""
+        found: dict[Hashable, int] = {}
+        for path in value.keys(include_nested=True, leaves_only=True):
+            name = path[0] if isinstance(path, tuple) else path
+            nbytes = getattr(value.get(path), "nbytes", 0)  # a leaf may be no tensor
+            found[name] = found.get(name, 0) + (nbytes if isinstance(nbytes, int) else 0)
+        return found
 
     def select(self, value: Any, names: Sequence[Hashable]) -> Any:
         """The TensorDict with these keys."""
