@@ -316,7 +316,7 @@ class DataLoader(Generic[B]):
             raise refuse_resume("this loader's dataset")
         bad, made = tuple(sorted(self._progress.quarantine)), self._progress.made_order
         order = made[1] if made is not None and made[0] == cursor.epoch and cursor.position else ""
-        carried = self._progress.engine.carried()
+        carried = {} if cursor.position else self._progress.engine.carried()
         return State(self._progress.engine.identity, cursor, bad, source, order, carried).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ class StreamReader:
             self._samples = self._stream.begin(step.epoch, step.source)
             self._ahead = self._take(step.epoch, step.position)
         self._expected = None
-        rows, source, error = self._ahead
+        rows, source, error, _ = self._ahead
         if error is not None:
             raise error
         if len(rows) < self._batch_size and self._tail == "drop":
@@ -151,8 +151,11 @@ class StreamReader:
                     f"an epoch of {self._name} has no step: it ended after {len(self._ahead.rows)} samples, with "
                     f"batch_size={self._batch_size} and tail={self._tail!r}"
                 )
-            return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True)
-        self._ahead = self._take(step.epoch, step.position + len(rows), kept=rows)
+            return self._nothing_left(step)
+        if len(rows) == self._batch_size:
+            self._ahead = self._take(step.epoch, step.position + len(rows), kept=rows)
+        else:
+            self._ahead = _Ahead([], end=self._ahead.end)
         left = len(self._ahead.rows)
         ended = left == 0 or (self._tail == "drop" and left < self._batch_size)
         last = ended and self._ahead.error is None
@@ -160,12 +163,22 @@ class StreamReader:
         self._ended = self._expected if last else None
         return self._deliver(step._replace(rows=len(rows)), rows, source, last=last)
 
+    def _next(self, _: int) -> Any:
+        sample = next(self._samples, _ENDED)
+        if sample is _ENDED:
+            self._samples = iter(())  # some iterators begin again when they are asked after their end
+        return sample
+
+    def _nothing_left(self, step: Step) -> Delivery:
+        self._stream.finish(step.epoch, self._ahead.end)
+        return Delivery(BatchInfo(step.epoch, step.position, [], [], 0), None, last=True, carried=self._carried())
+
     def _take(self, epoch: int, position: int, kept: Sequence[Any] = ()) -> _Ahead:
         wanted = range(position, position + self._batch_size)
         self._written_again.begin()
         if kept:
             self._written_again.keep(kept[0])
-        samples = self._randomness.each(epoch, wanted, lambda _: next(self._samples, _ENDED), _Raised)
+        samples = self._randomness.each(epoch, wanted, self._next, _Raised)
         self._written_again.check(samples, self._name)
         self._written_again.end()
         for row, sample in enumerate(samples):
@@ -176,7 +189,7 @@ class StreamReader:
                 return _Ahead(samples[:row], error=error)
         rows = [sample for sample in samples if sample is not _ENDED]
         state = self._stream.state()
-        return _Ahead(rows, state if len(rows) == self._batch_size else None)
+        return _Ahead(rows, state) if len(rows) == self._batch_size else _Ahead(rows, end=state)
 
     def _deliver(self, step: Step, rows: list[Any], source: Any, *, last: bool) -> Delivery:
         offsets: list[int] = []
@@ -196,8 +209,13 @@ class StreamReader:
         batch = make_batch(step, samples, indices, valid, sharded=self._sharded)
         info = BatchInfo(step.epoch, step.position, indices, valid, step.rows)
         payload = collated(batch, step, self._collate, self._randomness)
-        carried = self._stream.carried() if last and _in_loader_process() else None
+        if last:
+            self._stream.finish(step.epoch, self._ahead.end)
+        carried = self._carried() if last else None
         return Delivery(info, payload, source=source, last=last, rows_digest=seen, carried=carried)
+
+    def _carried(self) -> dict[str, Any] | None:
+        return self._stream.carried() if _in_loader_process() else None
 
 
 def _in_loader_process() -> bool:
@@ -207,11 +225,15 @@ def _in_loader_process() -> bool:
 
 
 class _Ahead(NamedTuple):
-    """The rows of the next global batch, the stream's state after them, and the error that cut them short."""
+    """The rows of the next global batch, the stream's state after them, and the error that cut them short.
+
+    At the end of a pass, `end` is the state, and there is no `source`.
+    """
 
     rows: list[Any]
     source: Any = None
     error: Exception | None = None
+    end: Any = None
 
 
 class _Raised:

@@ -136,6 +136,9 @@ class ShardStream:
         """False: each reader opens shards of its own."""
         return False
 
+    def finish(self, epoch: int, end: Any) -> None:
+        """Do nothing: a pass does not depend on the one before."""
+
     def carried(self) -> dict[str, Any]:
         """Return nothing: shards are opened anew in each pass."""
         return {}

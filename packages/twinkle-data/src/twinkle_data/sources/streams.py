@@ -5,16 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from twinkle_data.errors import NotResumableError
+from twinkle_data.reading.randomness import seed_this
 from twinkle_data.sources.carried_state import CarriedState
-from twinkle_data.sources.fingerprint import fingerprint_of
+from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.kinds import refuse_frames, refuse_unordered
 from twinkle_data.sources.parts import is_of_library, set_epoch_in
 from twinkle_data.sources.shard_stream import ShardStream
 from twinkle_data.sources.shards import Shards
-from twinkle_data.sources.stream_positions import check_starts_anew, position_of
+from twinkle_data.sources.stream_positions import StreamPosition, check_starts_anew, position_of
+
+_ENDED: Final = object()
 
 
 class SampleStream(Protocol):
@@ -43,8 +46,11 @@ class SampleStream(Protocol):
     def was_moved(self) -> bool:
         """Whether another loader has begun a pass of the same object since this one began its own."""
 
+    def finish(self, epoch: int, end: Any) -> None:
+        """Note the state at the end of a pass, whose last samples are delivered."""
+
     def carried(self) -> dict[str, Any]:
-        """Return the changes of the passes so far on the object, where it has no state of its own."""
+        """Return the changes of the passes so far on the object, as JSON values where its state has these."""
 
     def carry(self, state: dict[str, Any]) -> None:
         """Change the object as passes elsewhere have changed their copy of it."""
@@ -66,6 +72,10 @@ class IterableStream:
         )
         own = not (self.resumable or is_of_library(type(dataset)) or isinstance(dataset, FactoryIterable))
         self._carried = CarriedState(dataset) if own else None
+        # Epoch and state at the end of the latest pass that was read to its end; the dataset may stand there.
+        self._end: tuple[int, Any] | None = None
+        self._stands_there = False
+        self._resumed = ""  # digest of the state behind the first sample of a pass that began at a saved state
 
     @property
     def fingerprint(self) -> str:
@@ -76,26 +86,74 @@ class IterableStream:
         """Iterate over an epoch from its start, or from a state on."""
         position = position_of(self.dataset)
         set_epoch_in([self.dataset], epoch)
-        if self.resumable:
-            front, stands_there = position.start(self.dataset, self)
-            buffered = _in_shuffle_buffers(self.dataset)
-            if state is not None and buffered:
-                warnings.warn(
-                    f"{type(self.dataset).__name__} does not save its shuffle buffer: up to {buffered} samples are "
-                    "lost in this resumed epoch, and some may come twice. Resume at the start of an epoch, or "
-                    "shuffle by index (a map-style dataset with shuffle=True) or by Shards",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            # Some datasets begin every pass at the last loaded state, so the start is loaded too.
-            if state is not None or not stands_there:
-                self.dataset.load_state_dict(deepcopy(front if state is None else state))
+        if not self.resumable:
+            return self._opened(position)
+        known, mine = position.reader is not None, position.reader is self
+        front, at_front = position.start(self.dataset, self)
+        end = self._end[1] if state is None and self._end is not None and self._end[0] == epoch - 1 else None
+        if end is not None and not (known and at_front):
+            if not (mine and self._stands_there):
+                self._load(end)
+                self._resumed = ""
+            position.reads(self)
+            return self._next_pass(position, front)
+        if state is not None:
+            self._warn_of_buffers()
+        # Some datasets begin every pass at the last loaded state, so the start is loaded too.
+        if state is not None or not at_front:
+            self._load(front if state is None else state)
+        self._resumed = ""
+        samples = self._opened(position)
+        return samples if state is None else self._noted(samples)
+
+    def _opened(self, position: StreamPosition) -> Iterator[Any]:
         samples: Iterator[Any] = iter(self.dataset)
         name = type(self.dataset).__name__
         refuse_unordered(samples, f"what {name} iterates over")
         check_starts_anew(samples, position, name)
         position.reads(self)
         return samples
+
+    def _next_pass(self, position: StreamPosition, front: Any) -> Iterator[Any]:
+        """The pass after one that has ended: the dataset goes on by itself, since it may draw or count its passes.
+
+        Some datasets stay at their end, or begin at the last loaded state again; these begin at the front.
+        """
+        for _ in range(2):  # some begin anew only in the second pass after their end was loaded
+            samples = self._opened(position)
+            first = next(samples, _ENDED)
+            if first is not _ENDED:
+                break
+            seed_this()
+        if first is _ENDED or (self._resumed and digest(self.dataset.state_dict()) == self._resumed):
+            self._load(front)
+            samples = self._opened(position)
+            seed_this()
+        else:
+            yield first
+        self._resumed = ""
+        yield from samples
+
+    def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
+        first = next(samples, _ENDED)
+        if first is not _ENDED:
+            self._resumed = digest(self.dataset.state_dict())
+            yield first
+            yield from samples
+
+    def _load(self, state: Any) -> None:
+        self.dataset.load_state_dict(deepcopy(state))
+
+    def _warn_of_buffers(self) -> None:
+        buffered = _in_shuffle_buffers(self.dataset)
+        if buffered:
+            warnings.warn(
+                f"{type(self.dataset).__name__} does not save its shuffle buffer: up to {buffered} samples are "
+                "lost in this resumed epoch, and some may come twice. Resume at the start of an epoch, or "
+                "shuffle by index (a map-style dataset with shuffle=True) or by Shards",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def state(self) -> Any:
         """The dataset's own state; None where it has none."""
@@ -106,14 +164,22 @@ class IterableStream:
         position_of(self.dataset).looked(found)
         return found
 
+    def finish(self, epoch: int, end: Any) -> None:
+        """Note the state at the end of a pass, whose last samples are delivered."""
+        if self.resumable:
+            self._end, self._stands_there = (epoch, end), True
+
     def carried(self) -> dict[str, Any]:
-        """Return the changes of the passes so far on the object."""
-        return {} if self._carried is None else self._carried.now()
+        """Return the changes of the passes so far on the object, or its state at the end of the latest one."""
+        if self._carried is not None:
+            return self._carried.now()
+        return {} if self._end is None else {"epoch": self._end[0], "end": self._end[1]}
 
     def carry(self, state: dict[str, Any]) -> None:
-        """Change the object as passes elsewhere have changed their copy of it."""
+        """Go on after passes elsewhere, which have changed their copy of the object."""
         if self._carried is not None:
             self._carried.set(state)
+        self._end, self._stands_there = (state["epoch"], state["end"]) if "end" in state else None, False
 
     def was_moved(self) -> bool:
         """Whether another loader has begun a pass of the same object."""
