@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinkle_data.errors import StateMismatchError
+from twinkle_data.json_values import from_json_values, to_json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,7 @@ class State:
         cursor: The position, at the first sample that was not delivered.
         quarantine: Indices of bad samples, ascending.
         source: State of an iterable source, as the source returns it.
-        carried: What passes have changed on a stream that has no state of its own.
+        carried: What passes have changed on a stream that has no state of its own; of another, its state at their end.
         made_order: Digest of an order that the dataset has made in this epoch while it was read; empty without one.
     """
 
@@ -71,11 +72,11 @@ class State:
             "quarantine": list(self.quarantine),
         }
         if self.source is not None:
-            state["source"] = self.source
+            state["source"] = to_json_values(self.source)
         if self.made_order:
             state["made_order"] = self.made_order
         if self.carried:
-            state["carried"] = self.carried
+            state["carried"] = to_json_values(self.carried)
         return state
 
 
@@ -116,17 +117,17 @@ def read_state(state: Mapping[str, Any], own: Identity) -> State:
         )
     epoch, position = state["epoch"], state["position"]
     limit = own.length
-    if not _is_count(epoch) or not _is_count(position) or (limit is not None and position > limit):
+    if not is_count(epoch) or not is_count(position) or (limit is not None and position > limit):
         raise StateMismatchError(
             f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {limit}]"
         )
-    carried = state.get("carried", {})
+    carried = from_json_values(state.get("carried", {}))
     check_mapping(carried)
     return State(
         own,
         Cursor(epoch, position),
         tuple(sorted(_quarantine(state))),
-        state.get("source"),
+        from_json_values(state.get("source")),
         str(state.get("made_order", "")),
         dict(carried),
     )
@@ -172,10 +173,11 @@ def _quarantine(state: Mapping[str, Any]) -> list[int]:
         StateMismatchError: They are no list of whole numbers.
     """
     found = state.get("quarantine", ())
-    if not isinstance(found, (list, tuple)) or not all(map(_is_count, found)):
+    if not isinstance(found, (list, tuple)) or not all(map(is_count, found)):
         raise StateMismatchError(f"the quarantine of the state must be a list of indices, got {str(found)[:80]}")
     return list(found)
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether it is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

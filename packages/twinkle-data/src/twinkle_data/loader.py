@@ -257,7 +257,7 @@ class DataLoader(Generic[B]):
 
     @property
     def batch_sampler(self) -> BatchIndices:
-        """The same batches as lists of indices; iterating over them does not move the loader.
+        """The same batches as lists of indices; iterating over them does not move the loader: call `set_epoch`.
 
         Raises:
             TypeError: The dataset is a stream, which has no indices.

@@ -44,6 +44,7 @@ class StepReport(NamedTuple):
     last: bool
     rows_digest: str = ""
     order_digest: str = ""
+    carried: dict[str, Any] | None = None
 
 
 class DatasetInfo(NamedTuple):
@@ -108,13 +109,16 @@ class GroupLoader:
         return DatasetInfo(engine.identity, engine.plan, engine.resumable, first_rows(engine.plan), context.rank or 0)
 
     @remote_function(dispatch="all", collect="flatten")
-    def read(self, cursor: Cursor, source: Any, quarantine: tuple[int, ...]) -> Any:
+    def read(
+        self, cursor: Cursor, source: Any, quarantine: tuple[int, ...], carried: dict[str, Any] | None = None
+    ) -> Any:
         """This rank's rows of the step at a position.
 
         Args:
             cursor: The position.
             source: State of a stream at that position.
             quarantine: Indices of bad samples.
+            carried: What the passes before the epoch have changed on a stream; None leaves it as it is.
         """
         if self._engine is None:
             return None
@@ -125,6 +129,8 @@ class GroupLoader:
         self._report = None
         if self._pipeline is None or cursor != self._position.cursor:
             self.stop()
+            if carried is not None:
+                self._engine.carry(carried)
             self._position = Position(cursor, source)
             self._pipeline = self._engine.run(self._position, self._shard(), quarantine, whole=True)
         delivery = next(self._pipeline)
@@ -135,7 +141,8 @@ class GroupLoader:
         behind = self._engine.plan.normalize(Cursor(info.epoch, info.position + info.rows))
         self._position.at = behind, delivery.source
         seen = delivery.rows_digest, delivery.order_digest
-        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last, *seen)
+        carried = self._engine.carried() if delivery.last else None
+        self._report = StepReport(info, delivery.bad, delivery.source, delivery.last, *seen, carried)
         if delivery.last or (self._position.cursor.epoch != cursor.epoch and not self._engine.endless):
             self.stop()
         return delivery.payload
@@ -186,33 +193,42 @@ class GroupEngine:
         self._workers = workers
         self._recipe = recipe
         self.identity, self.plan, self.resumable = info.identity, info.plan, info.resumable
+        self._carried: dict[str, Any] | None = None
 
     def carried(self) -> dict[str, Any]:
-        """Return nothing: the workers have the streams."""
-        return {}
+        """Return the changes of the passes so far on the workers' streams."""
+        return self._carried or {}
 
     def carry(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
+        """Note the changes; the workers get them with the first step of an epoch."""
+        self._carried = state
 
     def check_lengths(self) -> None:
         """Do nothing: the workers check theirs."""
 
     def run(self, position: Position, shard: DataShard, quarantine: Iterable[int], *, whole: bool = False) -> Pipeline:
         """Ask for the steps from a position to the end of its epoch, `prefetch_factor` of them ahead."""
-        return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe)
+        return RemotePipeline(self._workers, self.plan, position, quarantine, self._recipe, self._carried)
 
 
 class RemotePipeline:
     """A pipeline that asks the workers for steps ahead of the loop."""
 
     def __init__(
-        self, workers: GroupLoader, plan: StepPlan, position: Position, quarantine: Iterable[int], recipe: Recipe
+        self,
+        workers: GroupLoader,
+        plan: StepPlan,
+        position: Position,
+        quarantine: Iterable[int],
+        recipe: Recipe,
+        carried: dict[str, Any] | None,
     ) -> None:
         self._workers = workers
         self._plan = plan
         self._position = position
         self._quarantine = set(quarantine)
         self._recipe = recipe
+        self._carried = carried
         self._steps: Iterator[Step] | None = None
         self._asked: deque[tuple[Lazy[Any], Lazy[list[StepReport]]]] = deque()
 
@@ -225,7 +241,8 @@ class RemotePipeline:
                 if step is None:
                     break
                 at = Cursor(step.epoch, step.position)
-                batch = submit(self._workers.read, at, step.source, tuple(self._quarantine))
+                carried = None if step.position else self._carried
+                batch = submit(self._workers.read, at, step.source, tuple(self._quarantine), carried)
                 report = submit(self._workers.report)
                 # A loop may end before it takes this step; then a failure of it does not matter.
                 call_of(batch).prefetched = call_of(report).prefetched = True
@@ -253,7 +270,7 @@ class RemotePipeline:
             valid=[flag for own in reports for flag in own.info.valid],
         )
         made = next((own.order_digest for own in reports if own.order_digest), "")
-        return Delivery(info, batch, bad, first.source, first.last, order_digest=made)
+        return Delivery(info, batch, bad, first.source, first.last, order_digest=made, carried=first.carried)
 
     def close(self) -> None:
         """Drop the steps that were asked for; the next one is the first that was not delivered."""
