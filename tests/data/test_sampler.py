@@ -241,6 +241,15 @@ def test_errors() -> None:
     state = DeviceMeshSampler(SequentialSampler(range(10)), MESH).state_dict()
     with pytest.raises(StateMismatchError, match="seed=0 over 10 elements"):
         DeviceMeshSampler(SequentialSampler(range(11)), MESH).load_state_dict(state)
+    sampler = DeviceMeshSampler(SequentialSampler(range(10)), MESH)
+    changes: list[Any] = [{"epoch": -1}, {"epoch": True}, {"position": 11}, {"position": "1"}, {"version": 2}]
+    wrong: Any
+    for wrong in (None, {}, *({**state, **change} for change in changes)):
+        with pytest.raises(StateMismatchError):
+            sampler.load_state_dict(wrong)
+    for epoch in (-1, True, 1.0):
+        with pytest.raises((TypeError, ValueError), match="epoch"):
+            sampler.set_epoch(epoch)  # type: ignore[arg-type]  # on purpose
 
 
 def test_what_is_divided_already_is_refused() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sized
 from itertools import islice
-from operator import index
 from typing import TYPE_CHECKING, Any
 
+from twinkle_data.cursor import check_mapping, is_count
 from twinkle_data.errors import NotResumableError, StateMismatchError
 from twinkle_data.loading.ranks.data_shard import check_mesh_type, mesh_here, shard_here
 from twinkle_data.loading.ranks.launched_ranks import number_of, store_of_ranks
@@ -17,8 +16,8 @@ from twinkle_data.order.generator_states import generators_in, restore, saved
 from twinkle_data.order.moving_parts import MovingParts
 from twinkle_data.order.permutation import derive
 from twinkle_data.order.tails import TAILS, Tail, share
-from twinkle_data.reading.generators import GlobalGenerators
 from twinkle_data.reading.sampler_draws import SamplerDraws
+from twinkle_data.reading.sampler_kinds import have_states, is_batched, is_of_torch, is_torchs_batched, with_inner
 from twinkle_data.sources.fingerprint import digest, fingerprint_of
 from twinkle_data.sources.kinds import refuse_unordered
 from twinkle_data.sources.parts import check_undivided
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from twinkle_remote import Place
 
 _DRAWS = 0x64726177
+_VERSION = 1
 _WAIT_S = 5.0  # for the first elements of the other processes
 
 
@@ -82,7 +82,7 @@ class DeviceMeshSampler:
         self.epoch = 0
         self._seed = whole_number("seed", seed)
         self._tail = tail
-        self._seeded = [one for one in _with_inner(sampler) if getattr(one, "generator", False) is None]
+        self._seeded = [one for one in with_inner(sampler) if getattr(one, "generator", False) is None]
         # Generators of the user's, and their states when the latest pass began.
         self._generators = generators_in(sampler)
         self._states: list[Any] | None = None
@@ -92,7 +92,7 @@ class DeviceMeshSampler:
         self._passes = 0  # in this epoch that have ended: one that draws anew has another order in each
         self._is_told = False  # the program sets epochs
         self._number: int | None = None  # among the samplers of its type, in the order of their first passes
-        self._batched = _is_batched(sampler, self._generators, self._parts) if batched is None else batched
+        self._batched = is_batched(sampler, self._generators, self._parts) if batched is None else batched
         # Numbers of elements of the wrapped sampler: those before this pass, and those that it took.
         self._begin = 0
         self._taken = 0
@@ -115,8 +115,11 @@ class DeviceMeshSampler:
 
         In the epoch where the sampler is, a pass that has not ended goes on.
         """
+        number = whole_number("epoch", epoch)
+        if number < 0:
+            raise ValueError(f"epoch={number} must be at least 0")
         self._is_told = True
-        self._go_to(epoch)
+        self._go_to(number)
 
     def _go_to(self, epoch: int) -> None:
         if epoch != self.epoch or self._ended:
@@ -125,7 +128,7 @@ class DeviceMeshSampler:
             self._states = self._moved = None
             self._passes = 0
         self.epoch = epoch
-        for one in _with_inner(self.sampler):
+        for one in with_inner(self.sampler):
             set_epoch = getattr(one, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
@@ -160,11 +163,11 @@ class DeviceMeshSampler:
         taken = self._taken if delivered is None else delivered * self._stride()
         epoch, position = self.epoch, self._begin + taken
         length: int = len(self.sampler)  # type: ignore[arg-type]  # torch's samplers have a length, or raise TypeError
-        over = position >= length or self._steps_left(position) <= 0
+        over = position >= length or self._steps_left(position) <= 0 or (self._ended and delivered is None)
         if over:
             epoch, position = epoch + 1 + (0 if self._is_told else self._passes), 0
         state: dict[str, Any] = {
-            "version": 1,
+            "version": _VERSION,
             "seed": self._seed,
             "length": length,
             "epoch": epoch,
@@ -181,7 +184,7 @@ class DeviceMeshSampler:
             state["attributes"] = moved
         if self._generators:
             state["generators"] = saved(self._generators) if self._states is None or self._ended else self._states
-        if within and over and (self._generators or not _is_of_torch(self.sampler)):
+        if within and over and (self._generators or not is_of_torch(self.sampler)):
             # The pass before has drawn from those states, and may change the sampler at its end.
             state["redraw"], state["redraw_epoch"] = self._passes + 1, self.epoch
         return state
@@ -190,13 +193,25 @@ class DeviceMeshSampler:
         """Go to a saved position; the elements before it are drawn again and skipped.
 
         Raises:
-            StateMismatchError: The state was saved with another seed, over other elements, or with other generators.
+            StateMismatchError: The state was saved with another seed, over other elements, or with other generators, or
+                it is no state of a sampler.
         """
+        check_mapping(state)
+        missing = {"version", "seed", "length", "epoch", "position"} - set(state)
+        if missing:
+            raise StateMismatchError(f"this is no sampler state: {sorted(missing)} missing, got keys {sorted(state)}")
+        if state["version"] != _VERSION:
+            raise StateMismatchError(f"the state has version {state['version']}, this release reads {_VERSION}")
         length: int = len(self.sampler)  # type: ignore[arg-type]  # as above
         if (state["seed"], state["length"]) != (self._seed, length):
             raise StateMismatchError(
                 f"the state was saved with seed={state['seed']} over {state['length']} elements, this sampler has "
                 f"seed={self._seed} and {length}"
+            )
+        epoch, position = state["epoch"], state["position"]
+        if not is_count(epoch) or not is_count(position) or position > length:
+            raise StateMismatchError(
+                f"epoch={epoch!r} and position={position!r} must be whole numbers, the position in [0, {length}]"
             )
         if state.get("fingerprint", self._fingerprint) != self._fingerprint:
             raise StateMismatchError(
@@ -238,7 +253,7 @@ class DeviceMeshSampler:
 
     def _uneven_last(self) -> int:
         """1 when `drop` leaves out the last batch; 0 where the sampler is not one of torch's batch samplers."""
-        if self._tail != "drop" or not _is_torchs_batched(self.sampler):
+        if self._tail != "drop" or not is_torchs_batched(self.sampler):
             return 0
         batches: Any = self.sampler
         rest: int = len(batches.sampler) % batches.batch_size
@@ -256,7 +271,7 @@ class DeviceMeshSampler:
         )
 
     def _pass(self, begin: int, epoch: int) -> Iterator[Any]:
-        self._states = saved(self._generators) if _have_states(self._generators) else None
+        self._states = saved(self._generators) if have_states(self._generators) else None
         self._moved = self._moved_now()
         within = self._within_group(begin)
         drawn = self._drawn(epoch, self._passes)
@@ -340,56 +355,6 @@ class DeviceMeshSampler:
                 self._taken += self._stride()
                 yield group[rank % len(group)]
             within = 0
-
-
-def _with_inner(sampler: Any) -> list[Any]:
-    inner = getattr(sampler, "sampler", None)
-    return [sampler] if inner is None else [sampler, *_with_inner(inner)]
-
-
-def _is_torchs_batched(sampler: object) -> bool:
-    from torch.utils.data import BatchSampler
-
-    return isinstance(sampler, BatchSampler)
-
-
-def _is_of_torch(sampler: object) -> bool:
-    """Whether a sampler, and those that it wraps, are torch's or plain values, which change nothing on themselves."""
-    kinds = [type(one).__module__ for one in _with_inner(sampler)]
-    return all(
-        kind == "builtins" or kind.startswith(("torch.utils.data", "numpy")) or kind == "torch" for kind in kinds
-    )
-
-
-def _is_batched(sampler: Any, generators: list[Any], parts: MovingParts) -> bool:
-    if isinstance(sampler, (list, tuple)):
-        return bool(sampler) and isinstance(sampler[0], (list, tuple))
-    if not hasattr(sampler, "batch_size") or isinstance(sampler, Iterator):
-        return False
-    if type(sampler).__module__.startswith("torch.utils.data"):
-        return _is_torchs_batched(sampler)
-    # Looking draws nothing: what the first element draws is put back.
-    states = saved(generators) if _have_states(generators) else None
-    program = GlobalGenerators()
-    program.take()
-    try:
-        with parts.kept():
-            first = next(iter(sampler), 0)
-    finally:
-        program.put_back()
-        if states is not None:
-            restore(generators, states)
-    if getattr(first, "ndim", 0):
-        return True
-    try:
-        index(first)
-    except TypeError:
-        return True
-    return False
-
-
-def _have_states(generators: list[Any]) -> bool:
-    return bool(generators) and not any(isinstance(one, random.SystemRandom) for one in generators)
 
 
 def _generator(key: int) -> Any:
