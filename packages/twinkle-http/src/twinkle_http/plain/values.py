@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from twinkle_http.annotations import Unknown
+from twinkle_http.plain.choices import Choice, chosen, has_own_keys, name_of, stand_in
 from twinkle_remote.protocol import component_of, is_component_type
 
 if TYPE_CHECKING:
@@ -35,16 +37,17 @@ class JsonValueError(TypeError):
 
 
 def json_type(annotation: Any) -> Any:
-    """The type by which JSON of an annotated parameter is read; Any where that has no such type."""
+    """The type by which JSON of an annotated parameter is read; Any where JSON has nothing to check."""
     if isinstance(annotation, type) and issubclass(annotation, Unknown):
         return Any
     if annotation is object:
         return Any
     try:
         msgspec.json.schema_components([annotation], schema_hook=_any_schema)
-    except Exception:  # of a union that JSON cannot tell apart, or of annotations for type checkers only
-        return Any
-    return annotation
+        told = not has_own_keys(annotation)
+    except Exception:  # of a union that JSON alone does not tell apart, or of annotations for type checkers only
+        told = False
+    return annotation if told else stand_in(annotation, json_type)
 
 
 def to_value(value: Any, kind: Any, component: Callable[[str], Any]) -> Any:
@@ -62,6 +65,8 @@ def to_value(value: Any, kind: Any, component: Callable[[str], Any]) -> Any:
     def make(wanted: type, given: Any) -> Any:
         if is_component_type(wanted) and isinstance(given, str):
             return component(given)
+        if issubclass(wanted, Choice):
+            return chosen(wanted, given, lambda member, part: to_value(part, member, component))
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and _of(wanted, numpy.ndarray):
             return _array(numpy, wanted, given)
@@ -78,8 +83,10 @@ def _check_fields(made: Any, given: Any, at: str) -> None:
     """Check that all that was given is there.
 
     Raises:
-        msgspec.ValidationError: A field is unknown, or two keys of a mapping are one.
+        msgspec.ValidationError: A field is unknown, two keys of a mapping are one, or a decimal was a binary number.
     """
+    if isinstance(given, float) and isinstance(made, Decimal):
+        raise msgspec.ValidationError(f"Expected `str`, got a number, whose digits may be lost - at `{at}`")
     if isinstance(given, dict) and dataclasses.is_dataclass(made):
         fields = {field.name for field in dataclasses.fields(made)}
         _check_known(given.keys() - fields, fields, at)
@@ -90,6 +97,9 @@ def _check_fields(made: Any, given: Any, at: str) -> None:
             _check_known(given.keys() - set(map(str, made)) or given.keys(), map(str, made), at)
         for (name, part), own in zip(given.items(), made.values(), strict=False):
             _check_fields(own, part, f"{at}.{name}")
+    elif isinstance(given, list) and isinstance(made, set | frozenset):
+        for part in given if any(isinstance(own, Decimal) for own in made) else ():
+            _check_fields(Decimal(), part, at)
     elif isinstance(given, list) and isinstance(made, list | tuple) and len(made) == len(given):
         for index, (own, part) in enumerate(zip(made, given, strict=True)):
             _check_fields(own, part, f"{at}[{index}]")
@@ -247,6 +257,8 @@ def _result_schema(kind: Any) -> dict[str, Any]:
 def _any_schema(kind: Any) -> dict[str, Any]:
     if is_component_type(kind):
         return {"type": "string", "description": f"id of a {kind.__name__}"}
+    if issubclass(kind, Choice):
+        return {"description": name_of(kind)}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and _of(kind, numpy.ndarray):
         return _NUMBERS
