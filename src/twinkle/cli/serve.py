@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import twinkle
@@ -77,10 +78,11 @@ def run(args: argparse.Namespace) -> int:
     if args.max_body is not None:
         options["max_body"] = args.max_body
     cluster = {} if args.cluster is None else {"address": args.cluster}
+    terminate = partial(_terminate, os.getpid())
     try:
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, terminate)
         with twinkle.session(args.mode, groups=groups, **cluster):
-            signal.signal(signal.SIGTERM, _terminate)  # Ray has put its own
+            signal.signal(signal.SIGTERM, terminate)  # Ray has put its own
             return _serve(classes, options)
     except (twinkle.TwinkleError, ValueError, TypeError, OSError, ImportError) as error:
         return _complain(error, 1)
@@ -101,7 +103,11 @@ def _serve(classes: Sequence[type], options: dict[str, Any]) -> int:
     return 0
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _terminate(owner: int, number: int, frame: FrameType | None) -> None:
+    if os.getpid() != owner:  # a forked process, such as a worker of a pool, ends as without this handler
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
     raise SystemExit(_TERMINATED)
 
 

@@ -79,6 +79,15 @@ class ReducesError(Exception):
         return ReducesError, (self.queue,)
 
 
+class OwnGroup(ExceptionGroup[Exception]):
+    def __new__(cls, message: str, exceptions: list[Exception], queue: int) -> OwnGroup:
+        return super().__new__(cls, message, exceptions)
+
+    def __init__(self, message: str, exceptions: list[Exception], queue: int) -> None:
+        super().__init__(message, exceptions, queue)  # type: ignore[call-arg]  # as type() itself does
+        self.queue = queue
+
+
 KINDS: dict[str, Callable[[], Exception]] = {
     "frozen": lambda: FrozenError(7),
     "frozen slots": lambda: FrozenSlotsError(7),
@@ -90,10 +99,11 @@ KINDS: dict[str, Callable[[], Exception]] = {
     "new": lambda: OwnNewError(queue=7),
     "reduces": lambda: ReducesError(7),
     "group": lambda: ExceptionGroup("both", [FrozenError(7), KeyError(1)]),
+    "own group": lambda: OwnGroup("both", [OSError(7), KeyError(1)], 7),
     "system": lambda: FileNotFoundError(2, "none", "file"),
     "unicode": lambda: UnicodeDecodeError("utf8", b"x", 0, 1, "reason"),
 }
-FIELDS = ("queue", "errno", "filename", "object", "start", "exceptions")
+FIELDS = ("queue", "message", "errno", "filename", "object", "start", "exceptions")
 WITHOUT_CAUSE = ("reduces", "frozen slots")  # they pickle themselves
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import os
 import signal
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -46,6 +49,7 @@ class HttpServer(Server):
         self._closed = Flag()
         self._closing = threading.Lock()
         self._before: Any = None
+        _servers.add(self)
         self._stop_lines: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="twinkle-http", daemon=True)
 
@@ -112,6 +116,17 @@ class HttpServer(Server):
         elif before is not signal.SIG_IGN:
             raise SystemExit(_TERMINATED)
 
+    @property
+    def handler_before(self) -> Any:
+        """The handler of SIGTERM in place of which this server has its own; None for one that Python did not set."""
+        return self._before
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the server is closed here, and goes on in the parent."""
+        self._closing, self._closed = threading.Lock(), Flag()  # another thread may have held them
+        self._closed.set()
+        self._sock.close()
+
     def _run(self) -> None:
         asyncio.run(self._serve())
 
@@ -130,3 +145,34 @@ class HttpServer(Server):
                 _log.warning("the lease of a client has ended: its %d components are released", len(client.components))
                 self._api.clients.forget(client)
                 asyncio.get_running_loop().run_in_executor(self._api.calls.work, self._api.close, client)
+
+
+_servers: weakref.WeakSet[HttpServer] = weakref.WeakSet()
+_forking = threading.local()
+
+
+def _hold_sigterm() -> None:
+    """Before a fork: a SIGTERM for the forked process waits until it has left the servers; Python would forget it."""
+    if _servers:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release_sigterm() -> None:
+    mask = vars(_forking).pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _leave_to_parent() -> None:
+    """In a forked process, such as a worker of a pool: SIGTERM ends it at once, and it does not hold the port."""
+    for server in list(_servers):
+        server.leave_to_parent()
+    handler = signal.getsignal(signal.SIGTERM)
+    while inspect.ismethod(handler) and isinstance(handler.__self__, HttpServer):
+        handler = handler.__self__.handler_before
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
+    _release_sigterm()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_hold_sigterm, after_in_parent=_release_sigterm, after_in_child=_leave_to_parent)

@@ -48,13 +48,15 @@ def tensor_parts(value: Any, where: str) -> tuple[list[Any], memoryview]:
     """The node of a torch tensor and a view of its memory; a tensor of a device is copied to the CPU.
 
     Raises:
-        WireTypeError: It is sparse, quantized or of a dtype without a fixed layout.
+        WireTypeError: It is sparse, quantized, of the meta device, or of a dtype without a fixed layout.
     """
     import torch
 
     if value.is_nested or value.layout is not torch.strided or str(value.dtype) not in TORCH_DTYPES:
         kind = f"a {'nested ' if value.is_nested else ''}tensor of layout {value.layout} and dtype {value.dtype}"
         raise WireTypeError(f"{where} is {kind}, which cannot be sent: make it dense")
+    if value.is_meta:
+        raise WireTypeError(f"{where} is a tensor of the meta device, which cannot be sent: it holds no values")
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     node = [str(value.dtype), list(value.shape), bool(value.requires_grad)]
     return node, memoryview(plain.view(torch.uint8).numpy() if plain.numel() else b"")

@@ -76,7 +76,9 @@ def sent_members(error: BaseException) -> dict[str, Any]:
 
 def remade(kind: Any, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]) -> Any:
     """An exception with the given type and state; its constructor is not called."""
-    error = bare_new(kind)(kind, *args)
+    is_group = issubclass(kind, BaseExceptionGroup) and "exceptions" in members
+    laid_out = (members["message"], members["exceptions"]) if is_group else args  # a group's class may take more
+    error = bare_new(kind)(kind, *laid_out)
     set_state(error, attributes, members)
     _ARGS.__set__(error, args)
     return error
