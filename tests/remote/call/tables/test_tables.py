@@ -102,6 +102,22 @@ def test_a_table_without_rows_changes_no_type_of_others(makers: list[Any], left:
         assert same(get(makers[1].whole(lazy)), plain)
 
 
+def test_labels_of_frames_are_those_of_each_concat(makers: list[Any]) -> None:
+    frame = pd.DataFrame({"ids": [1, 2]})
+    lazy = submit(makers[0].same, frame)
+
+    def grown(value: Any) -> Any:
+        twice = concat([value, value])
+        return concat([concat([twice, take(twice, [3, 0])]), concat([twice, value])])
+
+    for found in (get(grown(lazy)), get(makers[1].whole(grown(lazy)))):
+        assert list(found.index) == list(grown(frame).index) == [0, 1, 2, 3, 3, 0, 0, 1, 2, 3, 4, 5]
+    table = lazy
+    for _ in range(600):  # a table that grows has no depth
+        table = concat([table, lazy])
+    assert list(get(table).index) == list(range(1202))
+
+
 def test_what_was_not_selected_of_a_dataclass_is_none_where_it_is_selected_later(makers: list[Any]) -> None:
     rows = Rows([1, 2], [3, 4])
     for value in (rows, submit(makers[0].same, rows)):

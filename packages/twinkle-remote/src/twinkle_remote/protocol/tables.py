@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
+
+T = TypeVar("T")
 
 Rows: TypeAlias = range | tuple[int, ...]
 """Numbers of rows, from 0: in any order, also repeated."""
@@ -74,9 +76,12 @@ class Concatenated:
 
     Attributes:
         of: At least one.
+        first: [start, stop) of parts that are concatenated by themselves before the others, inner ones first: frames
+            may have other labels then.
     """
 
     of: tuple[Node, ...]
+    first: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,26 @@ class Mapped:
     function: Callable[[Any], Any]
 
 
+def nested(node: Concatenated, parts: Sequence[T], concat: Callable[[Sequence[T]], T]) -> Sequence[T]:
+    """The parts of a concatenation after those that are concatenated by themselves.
+
+    Args:
+        node: The concatenation.
+        parts: One for each of its parts.
+        concat: Makes one of several.
+    """
+    found: list[tuple[int, T]] = []  # with the place of its first part
+    inner = iter(node.first)
+    due = next(inner, None)
+    for place, part in enumerate(parts):
+        found.append((place, part))
+        while due is not None and due[1] == place + 1:
+            within = [one for one in found if one[0] >= due[0]]
+            found[-len(within) :] = [(due[0], concat([one for _, one in within]))]
+            due = next(inner, None)
+    return [part for _, part in found]
+
+
 Node: TypeAlias = Given | Constant | Taken | Concatenated | Joined | Selected | Narrowed | Mapped
 
 
@@ -137,6 +162,6 @@ def with_all_columns(node: Node) -> Node:
     if isinstance(node, Given | Constant):
         return node
     if isinstance(node, Concatenated | Joined):
-        return type(node)(tuple([with_all_columns(part) for part in node.of]))
+        return replace(node, of=tuple([with_all_columns(part) for part in node.of]))
     of = with_all_columns(node.of)
     return of if isinstance(node, Narrowed) else replace(node, of=of)

@@ -8,7 +8,7 @@ from twinkle_remote.call.collect import combine, refuse_tuples
 from twinkle_remote.errors import CollectError, DispatchError
 from twinkle_remote.protocol.backend import AdjoiningStore, PickingStore
 from twinkle_remote.protocol.handed import HandedPiece
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected
+from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected, nested
 from twinkle_remote.values.columns import labelled
 from twinkle_remote.values.join import join
 from twinkle_remote.values.picking import concatenated, joined, pick, selected, taken, with_lists
@@ -150,7 +150,7 @@ def made(node: Node, parts: Sequence[Any]) -> Any:
     if isinstance(node, Constant):
         return node.value
     if isinstance(node, Concatenated):
-        return concatenated([made(part, parts) for part in node.of])
+        return concatenated(nested(node, [made(part, parts) for part in node.of], concatenated))
     if isinstance(node, Joined):
         return joined([made(part, parts) for part in node.of])
     value = made(node.of, parts)

@@ -11,10 +11,11 @@ from twinkle_remote.call.lazy_values.many_calls import ManyCalls
 from twinkle_remote.call.tables.hand_over import costs_of_rows, plan_hand_over
 from twinkle_remote.call.tables.handed_value import HandedReader, made, read_piece
 from twinkle_remote.protocol.handed import HandOver, HandOverPlan
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Narrowed, Selected
+from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Narrowed, Selected, Taken
 from twinkle_remote.sessions.current import running
 from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.picking import count_rows
+from twinkle_remote.values.wanted_columns import only_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -123,6 +124,14 @@ class AddedRows(Table):
         """The call that adds the columns."""
         return source_of(self._added).own_calls
 
+    def rows(self) -> int | None:
+        """The number of its rows; at a server, that of the added columns."""
+        if running().served is None:
+            return super().rows()
+        inputs, by = source_of(self._added).hand_over(0)
+        rows = [call.outcome(rank).rows for call, rank in inputs]
+        return None if by.padded or None in rows else sum(filter(None, rows))
+
     def describe(self) -> str:
         """Class.method, and where it runs."""
         return source_of(self._added).describe()
@@ -147,6 +156,29 @@ def narrowed_lazy(value: Lazy[Any], reads: Reads) -> Lazy[Any]:
     leaves: dict[int, tuple[int, Lazy[Any]]] = {}
     node = Narrowed(_node(value, leaves), reads)
     return lazy_over(Table(node, [leaf for _, leaf in leaves.values()]))
+
+
+def with_narrow_constants(value: Lazy[Any], reads: Reads) -> Lazy[Any]:
+    """A lazy value whose plain rows have the columns that a function reads, where its plan is sent elsewhere."""
+    source = source_of(value)
+    if not isinstance(source, Table):
+        return value
+    node = _narrow_constants(source.node, reads)
+    return value if node is source.node else lazy_over(Table(node, source.leaves))
+
+
+def _narrow_constants(node: Node, reads: Reads) -> Node:
+    """The plan, down to where it names columns itself."""
+    if isinstance(node, Constant):
+        value = only_read(node.value, reads, keeps_rows=True)
+        return node if value is node.value else Constant(value)
+    if isinstance(node, Concatenated | Joined):
+        of = tuple([_narrow_constants(part, reads) for part in node.of])
+        return node if all(new is old for new, old in zip(of, node.of, strict=True)) else replace(node, of=of)
+    if isinstance(node, Taken):
+        rows = _narrow_constants(node.of, reads)
+        return node if rows is node.of else replace(node, of=rows)
+    return node
 
 
 def is_table(lazy: Lazy[Any]) -> bool:
@@ -189,7 +221,7 @@ def _renumbered(node: Node, given: Sequence[Given]) -> Node:
     if isinstance(node, Constant):
         return node
     if isinstance(node, Concatenated | Joined):
-        return type(node)(tuple([_renumbered(part, given) for part in node.of]))
+        return replace(node, of=tuple([_renumbered(part, given) for part in node.of]))
     return replace(node, of=_renumbered(node.of, given))
 
 

@@ -65,9 +65,19 @@ def concat(values: Iterable[T]) -> T:
 
 
 def _flat(nodes: Sequence[Node]) -> Node:
-    return Concatenated(
-        tuple([part for node in nodes for part in (node.of if isinstance(node, Concatenated) else (node,))])
-    )
+    """One concatenation of all, so that a table which grows in a loop has no depth."""
+    parts: list[Node] = []
+    first: list[tuple[int, int]] = []
+    for node in nodes:
+        start = len(parts)
+        if not isinstance(node, Concatenated):
+            parts.append(node)
+            continue
+        parts += node.of
+        first += [(begin + start, end + start) for begin, end in node.first]
+        if len(node.of) > 1 and len(nodes) > 1:
+            first.append((start, len(parts)))
+    return Concatenated(tuple(parts), tuple(first))
 
 
 def join(*values: T) -> T:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.lazy_values.lazy import source_of
 from twinkle_remote.call.tables.table import Table
 from twinkle_remote.call.tables.table_operations import concat, join, select, take
-from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected
+from twinkle_remote.protocol.tables import Concatenated, Constant, Given, Joined, Mapped, Narrowed, Selected, nested
 
 if TYPE_CHECKING:
     from twinkle_remote.call.lazy_values.lazy import Lazy
@@ -29,7 +29,7 @@ def plan_of(table: Lazy[Any]) -> list[Any]:
         if isinstance(node, Constant):
             return ["value", node.value]
         if isinstance(node, Concatenated):
-            return ["concat", [listed(part) for part in node.of]]
+            return ["concat", nested(node, [listed(part) for part in node.of], lambda parts: ["concat", list(parts)])]
         if isinstance(node, Joined):
             return ["join", [listed(part) for part in node.of]]
         if isinstance(node, Mapped | Narrowed):
