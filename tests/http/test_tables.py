@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from twinkle_mesh import DeviceMesh
@@ -20,8 +21,11 @@ from twinkle_remote import (
     select,
     session,
     stats,
+    stream,
     take,
 )
+from twinkle_remote.call.lazy_values.lazy import source_of
+from twinkle_remote.call.tables.table import rows_of_lazy
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -51,6 +55,10 @@ SERVER = """
         @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="score")
         def grade(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
             return {**rows, "score": [2 * one for one in rows["ids"]]}
+
+        @remote_function(dispatch="slice_dp", collect="flatten", reads="score", adds=lambda name: name)
+        async def again(self, rows: dict[str, list[int]], name: str = "again") -> dict[str, list[int]]:
+            return {**rows, name: [one + 1 for one in rows["score"]]}
 
         @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
         def peek(self, rows: dict[str, list[int]]) -> list[int]:
@@ -108,6 +116,10 @@ class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="score")
     def grade(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
         return {**rows, "score": [2 * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", reads="score", adds=lambda name: name)
+    async def again(self, rows: dict[str, list[int]], name: str = "again") -> dict[str, list[int]]:
+        return {**rows, name: [one + 1 for one in rows["score"]]}
 
     @remote_function(dispatch="slice_dp", collect="flatten", reads="ids")
     def peek(self, rows: dict[str, list[int]]) -> list[int]:
@@ -174,6 +186,41 @@ def test_columns_that_are_read_and_added_are_so_at_the_server(
             assert get(graded) == expected
             with pytest.raises(KeyError, match=r"reads.*'more'"):
                 get(maker.peek(rows))
+
+
+def test_workers_of_a_server_keep_only_the_columns_that_were_added(
+    serving: Callable[..., AbstractContextManager[str]],
+) -> None:
+    plain: Any = {"ids": [0, 1, 2, 3], "wide": np.zeros((4, 25_000))}
+    with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
+        maker = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
+        made: Any = maker.same(plain)
+        before = len(stats())
+        graded = [maker.grade(made if number % 2 else plain) for number in range(10)]
+        assert [next(iter(maker.there(one)))[1] for one in graded] == [["ids", "wide", "score"]] * 10
+        assert sum(call.driver_sent for call in stats()[before:]) < 50_000
+        for one in (graded[1], graded[0]):
+            value, kept = get(one), source_of(one).leaves[-1].result()
+            assert list(kept) == ["score"]
+            assert value["score"] == [0, 2, 4, 6] and value["wide"].shape == (4, 25_000)
+        assert rows_of_lazy(graded[1], "a test") == 4
+
+
+def test_a_stream_over_http_keeps_only_the_columns_that_were_added(
+    serving: Callable[..., AbstractContextManager[str]],
+) -> None:
+    source: Any = [{"ids": [row, row + 1], "more": [10 * row, 10 * row + 10]} for row in range(0, 20, 2)]
+    with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
+        maker = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
+        seen: list[int] = []
+        with stream(source, maker.same, maker.grade, maker.again, ahead=8, chunk=1) as batches:
+            for batch in batches:
+                value = get(batch)
+                seen += value["ids"]
+                assert value["more"] == [10 * one for one in value["ids"]]
+                assert value["score"] == [2 * one for one in value["ids"]]
+                assert value["again"] == [2 * one + 1 for one in value["ids"]]
+        assert seen == list(range(20))
 
 
 def test_neither_rows_of_tables_nor_columns_that_are_not_read_are_sent(

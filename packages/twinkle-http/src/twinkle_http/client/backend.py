@@ -103,7 +103,7 @@ class HttpBackend(ThreadReplyBackend):
                 f"{call.name}: a function cannot be sent over HTTP; make it a remote function of {call.component.name}"
             )
         lazies: list[Any] = []
-        if call.spec.reads is not None and call.spec.adds is None and not call.reads_ranks:
+        if call.spec.reads is not None and not call.reads_ranks:
             call = narrowed(call, lazies=False)  # the server narrows the lazy ones
         update, sent = self._numbered(self._request(call), call.name, lazies)
         reply = self._reply(update, sent)
@@ -196,6 +196,7 @@ class HttpBackend(ThreadReplyBackend):
         )
         if kind == "create":
             request.mesh = component.mesh
+        request.adds = call.spec.adds is not None
         if call.reads_ranks or kind in _STEPS:
             request.ranks, request.by_rank = list(call.ranks), call.reads_ranks
             request.timeout = call.deadline if kind in _STEPS else None

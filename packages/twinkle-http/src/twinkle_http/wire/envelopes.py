@@ -39,6 +39,7 @@ class CallRequest(msgspec.Struct, omit_defaults=True):
         line: File and line of the caller.
         ranks: The called ranks; None for those that the function says.
         by_rank: The answers of the ranks are wanted one by one.
+        adds: Of a function that adds columns to rows, these alone are wanted.
         timeout: Seconds to the deadline, where the caller says so.
         floor: Requests below this number were answered, and the client has the answers.
         drop: Names of results that are no longer used.
@@ -55,6 +56,7 @@ class CallRequest(msgspec.Struct, omit_defaults=True):
     line: Any = None
     ranks: Any = None
     by_rank: Any = False
+    adds: Any = False
     timeout: Any = None
     floor: int = 0
     drop: list[str] = msgspec.field(default_factory=list)

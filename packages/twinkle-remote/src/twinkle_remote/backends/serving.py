@@ -107,7 +107,8 @@ class RemoteFunction:
     Attributes:
         kind: Kind of its calls: "method", "generate", "iterate" or "next".
         name: What objects of the class find it by; see `target_of`.
-        spec: Its options.
+        spec: Its options, for a caller that gets whole rows also if it adds columns.
+        adding: Its options for a caller that joins the columns which it adds to the rows itself.
         function: The function; None for a step of an iteration, and for a special method without options of its own.
         signature: Its signature; None likewise.
         counts: The numbers of positional arguments that always fit.
@@ -119,8 +120,17 @@ class RemoteFunction:
     function: Callable[..., Any] | None = None
     signature: inspect.Signature | None = None
     counts: range = range(0)
+    adding: FunctionSpec | None = None
 
-    def call(self, component: Component, line: str, args: tuple[Any, ...] = (), kwargs: Any = None) -> Call:
+    def call(
+        self,
+        component: Component,
+        line: str,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
+        *,
+        adds: bool = False,
+    ) -> Call:
         """A call of it, for a caller elsewhere.
 
         Args:
@@ -128,6 +138,7 @@ class RemoteFunction:
             line: File and line of the caller.
             args: Positional arguments.
             kwargs: Keyword arguments; None for none.
+            adds: Of a function that adds columns, the workers keep these alone: the caller joins them to the rows.
 
         Raises:
             TypeError: The arguments do not fit it.
@@ -139,7 +150,8 @@ class RemoteFunction:
             if kwargs or len(args) not in self.counts:  # binding takes as long as the rest of a small call
                 check_arguments(component.name, self.name, self.signature, None, args, kwargs)
             names = positional_names(getattr(self.function, NAMES), len(args))
-        full, spec = f"{component.name}.{self.name}", self.spec.of(component, self.name)
+        own = self.adding if adds and self.adding is not None else self.spec
+        full, spec = f"{component.name}.{self.name}", own.of(component, self.name)
         return Call(self.kind, component, self.name, full, spec, line, names, args, kwargs)
 
 
@@ -162,7 +174,7 @@ def remote_function(cls: type, name: str) -> RemoteFunction | None:
     function: Any = found.fget if isinstance(found, property) else found
     signature = inspect.signature(function)
     kind: Kind = "generate" if spec.yields else "method"
-    return RemoteFunction(kind, name, whole_rows_options(spec), function, signature, simple_counts(signature))
+    return RemoteFunction(kind, name, whole_rows_options(spec), function, signature, simple_counts(signature), spec)
 
 
 def remote_names(cls: type) -> Sequence[str]:

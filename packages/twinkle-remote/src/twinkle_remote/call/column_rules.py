@@ -9,7 +9,7 @@ from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.dispatch import is_divided
 from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.lazy_values.lazy import Lazy
-from twinkle_remote.call.tables.table import added_rows, narrowed_lazy
+from twinkle_remote.call.tables.table import added_rows, narrowed_lazy, with_narrow_constants
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.tables import Reads
 from twinkle_remote.values.columns import columns
@@ -30,21 +30,24 @@ def narrowed(call: Call, *, lazies: bool = True) -> Call:
 
     Args:
         call: The call.
-        lazies: Lazy arguments too; else only plain ones, where another session narrows the lazy ones.
+        lazies: Lazy arguments too; else only plain ones and the plain rows of tables, where another session narrows
+            the lazy ones.
 
     Raises:
         NoTableError: The argument has no columns, and the function names them in any case.
         TypeError: The rule of the columns does not fit the call.
     """
     found = _divided(call)
-    if found is None or isinstance(found.value, Replicated) or (isinstance(found.value, Lazy) and not lazies):
+    if found is None or isinstance(found.value, Replicated):
         return call
     names = columns_read(call)
     if names is None:
         return call
     reads = Reads(names, call.name)
     if isinstance(found.value, Lazy):
-        value: Any = narrowed_lazy(found.value, reads)
+        value: Any = (narrowed_lazy if lazies else with_narrow_constants)(found.value, reads)
+        if value is found.value:
+            return call
     else:
         if call.spec.reads is not None and call.spec.reads.is_for_columns:
             _check_columns(call, found, "reads=")

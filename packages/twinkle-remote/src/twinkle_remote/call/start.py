@@ -55,7 +55,7 @@ def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
     Returns:
         A lazy result, or the value.
     """
-    adds = call.spec.adds is not None and running().served is None
+    adds = call.spec.adds is not None
     if adds:
         from twinkle_remote.call.column_rules import rows_to_add_to, with_columns  # few functions add columns
 

@@ -13,7 +13,6 @@ from twinkle_remote.protocol.component import component_of, same_component
 from twinkle_remote.protocol.marks import SPEC, concurrency_of
 from twinkle_remote.protocol.spec import FunctionSpec, by_rank_options
 from twinkle_remote.protocol.targets import bound_target
-from twinkle_remote.sessions.current import running
 from twinkle_remote.sessions.weight_sources import WorkersOf
 from twinkle_remote.streams.fixed_arguments import without_partials
 from twinkle_remote.streams.schedule.intake import Intake
@@ -97,7 +96,7 @@ class RemoteStage:
 
     def columns_added(self, rows: Any) -> tuple[Hashable, ...] | None:
         """The columns that a call adds to rows, and that its workers keep alone; None if they keep whole rows."""
-        if self.spec.adds is None or running().served is not None:
+        if self.spec.adds is None:
             return None
         from twinkle_remote.call.column_rules import columns_added  # few functions add columns
 

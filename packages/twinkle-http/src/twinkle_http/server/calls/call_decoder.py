@@ -128,7 +128,8 @@ class CallDecoder:
             raise RefusedError(403, f"{name[:80]!a} is no remote function of {served.cls.__name__}", "NotServed")
         if by_rank and kind == "method":
             component = replace(component, ranks=ranks_of(component, request))
-        call = function.call(component, line, *(arguments_of(request) if kind in ("method", "generate") else ()))
+        given = arguments_of(request) if kind in ("method", "generate") else ()
+        call = function.call(component, line, *given, adds=bool(request.adds))
         if kind == "generate":
             call = replace(call, target=(name, client.generators.add(key, call)), reads_ranks=by_rank)
         elif by_rank:
