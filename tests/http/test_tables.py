@@ -25,7 +25,7 @@ from twinkle_remote import (
     take,
 )
 from twinkle_remote.call.lazy_values.lazy import source_of
-from twinkle_remote.call.tables.table import rows_of_lazy
+from twinkle_remote.call.tables.table import Table, rows_of_lazy
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -196,12 +196,13 @@ def test_workers_of_a_server_keep_only_the_columns_that_were_added(
         maker = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
         made: Any = maker.same(plain)
         before = len(stats())
-        graded = [maker.grade(made if number % 2 else plain) for number in range(10)]
+        graded: list[Any] = [maker.grade(made if number % 2 else plain) for number in range(10)]
         assert [next(iter(maker.there(one)))[1] for one in graded] == [["ids", "wide", "score"]] * 10
         assert sum(call.driver_sent for call in stats()[before:]) < 50_000
         for one in (graded[1], graded[0]):
-            value, kept = get(one), source_of(one).leaves[-1].result()
-            assert list(kept) == ["score"]
+            value, table = get(one), source_of(one)
+            assert isinstance(table, Table)
+            assert list(table.leaves[-1].result()) == ["score"]
             assert value["score"] == [0, 2, 4, 6] and value["wide"].shape == (4, 25_000)
         assert rows_of_lazy(graded[1], "a test") == 4
 

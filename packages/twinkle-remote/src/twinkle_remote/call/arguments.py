@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.protocol.spec import FunctionSpec
 
 T = TypeVar("T")
 _MANY = 16
@@ -47,6 +48,15 @@ def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the v
         value: What the method receives.
     """
     return cast("T", Replicated(value))
+
+
+def is_divided(spec: FunctionSpec, name: str, value: object) -> bool:
+    """Whether an argument is divided, if it has rows and the dispatch is no callable."""
+    if spec.dispatch == "all" or isinstance(value, Replicated):
+        return False
+    if not spec.divides(name):
+        return False
+    return spec.split is not None or spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
 
 
 class Encoder:

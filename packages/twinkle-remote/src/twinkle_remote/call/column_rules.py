@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.arguments import Replicated
-from twinkle_remote.call.dispatch import is_divided
+from twinkle_remote.call.arguments import Replicated, is_divided
 from twinkle_remote.call.lazy_values.get import get
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.tables.table import added_rows, narrowed_lazy, with_narrow_constants

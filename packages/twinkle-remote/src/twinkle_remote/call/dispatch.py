@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote.call.arguments import CIRCLE, Encoder, Replicate, Replicated
+from twinkle_remote.call.arguments import CIRCLE, Encoder, Replicate, Replicated, is_divided
 from twinkle_remote.call.even_work import assigned
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.uneven import rows_to_send
@@ -189,15 +189,6 @@ def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
     if parts is None or parts.keys().isdisjoint(whole):
         return value
     return rebuild(value, [Replicate(part) if key in whole else part for key, part in parts.items()])
-
-
-def is_divided(spec: FunctionSpec, name: str, value: object) -> bool:
-    """Whether an argument is divided, if it has rows and the dispatch is no callable."""
-    if spec.dispatch == "all" or isinstance(value, Replicated):
-        return False
-    if not spec.divides(name):
-        return False
-    return spec.split is not None or spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
 
 
 def _went_whole(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> str | None:

@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.arguments import Replicated
-from twinkle_remote.call.dispatch import is_divided
+from twinkle_remote.call.arguments import Replicated, is_divided
 from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.values.rows import equal, may_have_rows
 
