@@ -202,12 +202,15 @@ def joined_program(tmp_path: Path, common_cluster: tuple[str, str]) -> Iterator[
 def _programs(directory: Path, cluster: tuple[str, str] | None = None) -> Iterator[Callable[..., Program]]:
     shutil.copy(Path(__file__).parent / "program_tools.py", directory)
     started: list[Program] = []
+    one_at_a_time = threading.Lock()
 
     def start(source: str, *arguments: str, inside: Sequence[str] = (), **environment: str) -> Program:
-        path = directory / f"program{len(started)}.py"
-        path.write_text(textwrap.dedent(source))
-        started.append(Program(path, arguments, environment, inside, cluster))
-        return started[-1]
+        with one_at_a_time:
+            path = directory / f"program{len(started)}.py"
+            path.write_text(textwrap.dedent(source))
+            made = Program(path, arguments, environment, inside, cluster)
+            started.append(made)
+        return made
 
     yield start
     for one in started:

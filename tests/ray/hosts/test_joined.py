@@ -1,184 +1,28 @@
-"""A program on one of three hosts joins a cluster: what crosses hosts is right, and one that is cut off is told of."""
+"""Programs over hosts: one joins a cluster, another one's own cluster is joined; what crosses hosts is right, and hosts
+that are cut off are told of. Both run at once, for most of the time they wait.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusters import environment, start_nodes
+from hosts import Hosts
+from joined_program import JOINED
+from own_program import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hosts import Hosts
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 
-PROGRAM = """
-    import os, signal, socket, sys, time
-    import numpy as np, torch
-    import torch.distributed as dist
-    import twinkle_remote as twinkle
-    from program_tools import report
-    from twinkle_data import DataLoader
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_ray.weights import Shard, WeightSync
-
-    ROWS, COLUMNS = 30, 50_000
-    wide_mesh, far_mesh = DeviceMesh.from_sizes(dp_size=3), DeviceMesh.from_sizes(dp_size=2)
-
-    @twinkle.remote_class()
-    class Rank:  # its workers do not import torch
-        def __init__(self, device_mesh=None):
-            worker = twinkle.current_worker()
-            self.rank, self.size, self.count = worker.rank, worker.world_size, 0
-
-        @twinkle.remote_function(dispatch="all")
-        def where(self):
-            address = socket.gethostbyname(socket.gethostname())
-            return socket.gethostname(), address, os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"]
-
-        @twinkle.remote_function(dispatch="all")
-        def work(self, seconds, killed=-1):
-            if killed == self.rank:
-                os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(seconds)
-            return self.rank
-
-        @twinkle.remote_function(dispatch="all")
-        def ask(self, other):
-            return other.work(600.0).result()
-
-        @twinkle.remote_function(dispatch="all")
-        def take(self, value):
-            return len(value)
-
-        @twinkle.remote_function(dispatch="all")
-        def add(self):
-            self.count += 1
-            return self.count
-
-    @twinkle.remote_class()
-    class Part(Rank):
-        def weights(self):
-            if self.size == 2:
-                self.whole = torch.zeros(ROWS, COLUMNS)
-                return {"w": self.whole}
-            rows = ROWS // self.size
-            first = self.rank * rows
-            part = torch.arange(first, first + rows, dtype=torch.float32)[:, None].expand(rows, COLUMNS).contiguous()
-            return {"w": Shard(part, (ROWS, COLUMNS), (first, 0))}
-
-        @twinkle.remote_function(dispatch="all")
-        def reduce(self):
-            dist.init_process_group("gloo")
-            total = torch.tensor([float(self.rank + 1)])
-            dist.all_reduce(total)
-            dist.destroy_process_group()
-            return float(total)
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def make(self, rows):
-            return np.repeat(np.array(rows, dtype=np.float64)[:, None], COLUMNS, 1)
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def firsts(self, rows):
-            return [float(row[0]) for row in rows]
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def same(self, rows):
-            return [(self.rank, int(row)) for row in rows]
-
-        @twinkle.remote_function(dispatch="all")
-        def received(self):
-            return self.whole[:, 0].tolist() + [float(self.whole.std(1).max())]
-
-    def handed():
-        before = len(twinkle.stats())
-        got = far.firsts(wide.make(list(range(ROWS)))).result()
-        made, taken = twinkle.stats()[before:]
-        return {
-            "values": got,
-            "produced": made.bytes_produced,
-            "fetched": taken.bytes_fetched,
-            "driver": [made.driver_fetched, taken.driver_fetched, taken.driver_sent],
-        }
-
-    def explained():
-        made = wide.make(list(range(ROWS)))
-        made.wait()
-        told = twinkle.explain(far.firsts, made)
-        return {"moves": told.moves, "text": str(told)}
-
-    def loaded():
-        loader = DataLoader(list(range(26)), batch_size=12, tail="short", device_mesh=wide_mesh, remote_group="wide")
-        return [far.same(batch).result() for batch in loader]
-
-    def synced():
-        with WeightSync(wide, far) as sync:
-            return [sync(), sync(), *far.received().result()]
-
-    def counted():
-        calls = [far.add() for _ in range(50)]
-        return [call.result() for call in calls][-1]
-
-    def wait_for(what):
-        print(what, flush=True)
-        sys.stdin.readline()
-
-    def start(groups):
-        twinkle.initialize("ray", groups=groups, address=sys.argv[1], placement_timeout=10.0)
-
-    if __name__ == "__main__":
-        wide_group = DeviceGroup("wide", 3, "CPU")
-        others = [DeviceGroup(name, size, kind) for name, size, kind in (
-            ("near", 1, "one"), ("twins", 2, "two"), ("far", 2, "three"))]
-        start([wide_group, *others])
-        wide = Part(remote_group="wide", device_mesh=wide_mesh)
-        far = Part(remote_group="far", device_mesh=far_mesh)
-        near, twins = Rank(remote_group="near"), Rank(remote_group="twins")
-        report("WHERE", lambda: [wide.where().result(), near.where().result(), far.where().result()])
-        report("REDUCE", lambda: wide.reduce().result())
-        report("HANDED", handed)
-        report("BROUGHT", lambda: far.make(list(range(ROWS))).result()[:, 0].tolist())
-        report("EXPLAINED", explained)
-        report("LOADED", loaded)
-        report("SYNCED", synced)
-        wait_for("SLOW?")
-        report("SLOW", handed)
-        wait_for("LOSSY?")
-        report("LOSSY", lambda: [handed(), loaded(), synced(), counted()])
-        for name, work in {"OUT_HANDED": handed, "OUT_SYNCED": synced, "OUT_COUNTED": counted}.items():
-            wait_for("OUT?")
-            if work is counted:
-                time.sleep(1.0)
-            report(name, work)
-        wait_for("PARTED?")
-        report("PARTED", handed)
-        wait_for("QUICK?")
-        report("KILLED", lambda: twins.work(600.0, killed=1).result())
-        made = far.make(list(range(ROWS)))
-        made.wait()
-        busy, over = far.work(600.0), wide.work(600.0)
-        waits = {"ASKS": near.ask(far), "GATE": near.take(far.work(600.0)), "READS": near.take(made), "HERE": made}
-        time.sleep(1.0)
-        wait_for("CUT?")
-        report("CUT", lambda: busy.result())
-        report("NEXT", lambda: far.where().result())
-        report("OVER", lambda: over.result())
-        for name, lazy in waits.items():
-            report(name, lazy.result)
-        report("OTHER", lambda: near.work(0.0).result())
-        report("END", twinkle.shutdown)
-        report("TOO_FEW", lambda: start([wide_group]))
-        report("AGAIN", lambda: start([DeviceGroup("left", 2, "CPU")]))
-        left = Rank(remote_group="left")
-        report("LEFT", lambda: left.where().result())
-        report("LAST", twinkle.shutdown)
-"""
 BEFORE = ("WHERE", "REDUCE", "HANDED", "BROUGHT", "EXPLAINED", "LOADED", "SYNCED")
 OUT = ("OUT_HANDED", "OUT_SYNCED", "OUT_COUNTED")
 AFTER = ("CUT", "NEXT", "OVER", "ASKS", "GATE", "READS", "HERE", "OTHER", "END", "TOO_FEW", "AGAIN", "LEFT", "LAST")
@@ -188,52 +32,105 @@ BEGUN = 0.5  # seconds until then, of a hand-over or sync that takes longer
 PAYLOAD = 30 * 50_000 * 8
 
 
-@pytest.fixture(scope="module")
-def told(
-    make_hosts: Callable[[], Hosts], programs: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    """What the program reported, by name."""
-    hosts = make_hosts()
-    variables = environment(hosts, secrets.token_hex(32))
-    head = start_nodes(hosts, list(hosts.addresses), variables, tmp_path_factory.mktemp("logs"))
-    running = programs(PROGRAM, head, inside=hosts.inside("one"), **variables)
-    out = {name: running.report(name, 120) for name in BEFORE}
-    running.line("SLOW?", 10)
-    hosts.set_rate("two", "40mbit")
-    running.say("slow")
-    out["SLOW"] = running.report("SLOW", 60)
-    running.line("LOSSY?", 10)
-    hosts.set_rate("two", "500mbit")
-    hosts.set_loss("three", sent=0.05, received=0.05)
-    running.say("lossy")
-    out["LOSSY"] = running.report("LOSSY", 120)
-    hosts.set_rate("three", "40mbit")
-    for name in OUT:
-        running.line("OUT?", 10)
-        running.say("out")
-        time.sleep(BEGUN)
+def joined(programs: Callable[..., Any], logs: Path) -> dict[str, Any]:
+    """What the program that joins a cluster reported, by name."""
+    with Hosts() as hosts:
+        variables = environment(hosts, secrets.token_hex(32))
+        head = start_nodes(hosts, list(hosts.addresses), variables, logs)
+        running = programs(JOINED, head, inside=hosts.inside("one"), **variables)
+        out = {name: running.report(name, 120) for name in BEFORE}
+        running.line("SLOW?", 10)
+        hosts.set_rate("two", "40mbit")
+        running.say("slow")
+        out["SLOW"] = running.report("SLOW", 60)
+        running.line("LOSSY?", 10)
+        hosts.set_rate("two", "500mbit")
+        hosts.set_loss("three", sent=0.05, received=0.05)
+        running.say("lossy")
+        out["LOSSY"] = running.report("LOSSY", 120)
+        hosts.set_rate("three", "40mbit")
+        for name in OUT:
+            running.line("OUT?", 10)
+            running.say("out")
+            time.sleep(BEGUN)
+            hosts.cut("three")
+            time.sleep(OUTAGE)
+            hosts.mend("three")
+            out[name] = running.report(name, 60)
+        hosts.set_rate("three", "500mbit")
+        running.line("PARTED?", 10)
+        to_three = ["blackhole", f"{hosts.addresses['three']}/32"]
+        hosts.run("two", "ip", "route", "add", *to_three)
+        running.say("parted")
+        out["PARTED"] = running.report("PARTED", 60)
+        running.line("QUICK?", 10)
+        hosts.run("two", "ip", "route", "delete", *to_three)
+        running.say("quick")
+        out["KILLED"] = running.report("KILLED", 30)
+        running.line("CUT?", 10)
         hosts.cut("three")
-        time.sleep(OUTAGE)
-        hosts.mend("three")
-        out[name] = running.report(name, 60)
-    hosts.set_rate("three", "500mbit")
-    running.line("PARTED?", 10)
-    to_three = ["blackhole", f"{hosts.addresses['three']}/32"]
-    hosts.run("two", "ip", "route", "add", *to_three)
-    running.say("parted")
-    out["PARTED"] = running.report("PARTED", 60)
-    running.line("QUICK?", 10)
-    hosts.run("two", "ip", "route", "delete", *to_three)
-    running.say("quick")
-    out["KILLED"] = running.report("KILLED", 30)
-    running.line("CUT?", 10)
-    hosts.cut("three")
-    running.say("cut")
-    out.update({name: running.report(name, 60) for name in AFTER})
-    running.finish(20)
-    out["left over"] = running.left_over(10)
-
+        running.say("cut")
+        out.update({name: running.report(name, 60) for name in AFTER})
+        running.finish(20)
+        out["left over"] = running.left_over(10)
     return out
+
+
+def own(programs: Callable[..., Any], logs: Path) -> dict[str, Any]:
+    """What the program with a cluster of its own reported, by name."""
+    with Hosts(("one", "two", "three", "four")) as hosts:
+        variables = environment(hosts, secrets.token_hex(32))
+        running = programs(OWN, hosts.addresses["one"], inside=hosts.inside("one"), **variables)
+        head = running.line("HEAD ", 120)
+        start_nodes(hosts, ["two"], variables, logs, head=head)
+        running.say("nodes")
+        out = {name: running.report(name, 120) for name in ("WHERE", "ORDER", "LATE", "FAILS", "DIES")}
+        running.line("SILENT?", 10)
+        start_nodes(hosts, ["three"], variables, logs, head=head)
+        hosts.cut("two")
+        running.say("silent")
+        out.update({name: running.report(name, 120) for name in ("RESTART", "JOINED", "END")})
+        running.line("AGAIN?", 10)
+        start_nodes(hosts, ["four"], variables, logs, head=head)
+        running.say("again")
+        out["AGAIN"] = running.report("AGAIN", 120)
+        running.line("MUTE?", 10)
+        hosts.set_loss("three", sent=1.0)
+        running.say("mute")
+        out.update({name: running.report(name, 60) for name in ("MUTE", "AFTER_MUTE", "HANDED")})
+        running.line("HEARD?", 10)
+        hosts.set_loss("three")
+        running.say("heard")
+        out["HEARD"] = running.report("HEARD", 60)
+        running.line("DEAF?", 10)
+        hosts.set_loss("three", received=1.0)
+        running.say("deaf")
+        out["DEAF"] = running.report("DEAF", 60)
+        running.line("KILL?", 10)
+        hosts.kill("four")
+        running.say("kill")
+        out.update({name: running.report(name, 60) for name in ("KILLED", "AFTER_KILL", "OTHER", "LAST")})
+        running.finish(60)
+        out["left over"] = running.left_over(10)
+    return out
+
+
+@pytest.fixture(scope="module")
+def both(
+    hosts_here: None, programs: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    with ThreadPoolExecutor(2) as pool:
+        yield {one.__name__: pool.submit(one, programs, tmp_path_factory.mktemp("logs")) for one in (joined, own)}
+
+
+@pytest.fixture
+def told(both: dict[str, Future[dict[str, Any]]]) -> dict[str, Any]:
+    return both["joined"].result()
+
+
+@pytest.fixture
+def own_told(both: dict[str, Future[dict[str, Any]]]) -> dict[str, Any]:
+    return both["own"].result()
 
 
 def test_groups_are_placed_over_hosts_and_ranks_follow_their_order(told: dict[str, Any]) -> None:
@@ -364,3 +261,72 @@ def test_the_session_ends_and_another_one_runs_on_the_other_hosts(told: dict[str
     assert told["AGAIN"]["kind"] == ""
     assert [host for host, *_ in told["LEFT"]["value"]] == ["one", "two"]
     assert told["LAST"]["kind"] == "" and told["left over"] == []
+
+
+def test_calls_come_in_order_on_all_hosts(own_told: dict[str, Any]) -> None:
+    assert own_told["WHERE"]["value"] == [["one", "two"], 2, 2, True]
+    assert own_told["ORDER"]["value"] == [list(range(40))] * 2
+
+
+def test_the_deadline_tells_where_late_ranks_of_both_hosts_are(own_told: dict[str, Any]) -> None:
+    late = own_told["LATE"]
+    assert late["kind"] == "CallTimeoutError" and late["seconds"] < 10, late
+    assert all(f"all[{rank}/2]" in late["text"] for rank in (0, 1)), late["text"]
+    assert "ranks 0, 1:\n" in late["text"] and late["text"].endswith("in late"), late["text"]
+
+
+def test_the_first_failure_is_raised_before_the_other_host_answers(own_told: dict[str, Any]) -> None:
+    fails = own_told["FAILS"]
+    assert fails["kind"] == "ValueError" and fails["seconds"] < 4 and "rank 1 fails" in fails["text"], fails
+    assert "rank 0 fails" not in fails["text"]
+
+
+def test_a_killed_worker_of_the_other_host_is_named(own_told: dict[str, Any]) -> None:
+    dies = own_told["DIES"]
+    assert dies["kind"] == "WorkerDiedError" and dies["seconds"] < 15, dies
+    first = dies["text"].splitlines()[0]
+    assert first.startswith("all[1/2] died during Part.dies on two pid "), first
+
+
+def test_a_restart_goes_on_without_a_host_that_has_just_become_silent(own_told: dict[str, Any]) -> None:
+    restart = own_told["RESTART"]
+    assert restart["kind"] == "" and restart["seconds"] < 15 + 15, restart  # the loss is seen, then a worker starts
+    assert own_told["JOINED"]["value"] == [["one", "three"], 3, 3, False], own_told["JOINED"]
+    assert own_told["END"]["kind"] == "" and own_told["END"]["seconds"] < 20
+
+
+@pytest.mark.parametrize("name", ["MUTE", "DEAF"])
+def test_a_host_that_one_direction_does_not_reach_is_named_within_15_seconds(
+    own_told: dict[str, Any], name: str
+) -> None:
+    lost = own_told[name]
+    assert lost["kind"] == "WorkerDiedError" and lost["seconds"] < 15, lost
+    first = lost["text"].splitlines()[0]
+    started = r"three\[0/1\] died during Part.work on three pid \d+: its node at 10.77.0.3:\d+ does not answer"
+    assert re.match(started, first), first  # and not: it was lost before this call
+
+
+def test_a_host_that_is_heard_again_is_called_again(own_told: dict[str, Any]) -> None:
+    assert own_told["AGAIN"]["value"] == ["one", "four", "three"]
+    assert own_told["AFTER_MUTE"]["kind"] == "WorkerDiedError" and own_told["AFTER_MUTE"]["seconds"] < 5
+    assert own_told["HEARD"]["value"] == "three", own_told["HEARD"]
+
+
+def test_the_first_hand_over_does_not_wait_for_a_lost_host(own_told: dict[str, Any]) -> None:
+    assert own_told["HANDED"]["value"] == "one" and own_told["HANDED"]["seconds"] < 15, own_told["HANDED"]
+
+
+def test_the_call_after_a_host_has_ended_answers_within_5_seconds(own_told: dict[str, Any]) -> None:
+    killed = own_told["KILLED"]
+    assert killed["kind"] == "WorkerDiedError" and killed["seconds"] < 15, killed
+    first = killed["text"].splitlines()[0]
+    assert first.startswith("four[0/1] died during Part.work on four pid "), first
+    assert own_told["AFTER_KILL"]["kind"] == "WorkerDiedError" and own_told["AFTER_KILL"]["seconds"] < 5, own_told[
+        "AFTER_KILL"
+    ]
+
+
+def test_the_session_ends_and_its_cluster_with_the_program(own_told: dict[str, Any]) -> None:
+    assert own_told["OTHER"]["value"] == "one"
+    assert own_told["LAST"]["kind"] == "" and own_told["LAST"]["seconds"] < 20
+    assert own_told["left over"] == []
