@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,8 +15,6 @@ from twinkle_ray.cluster.places import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-pytestmark = pytest.mark.long
 
 
 def listening() -> socket.socket:
@@ -82,69 +80,3 @@ def test_what_hangs_is_left_alone_when_the_head_is_lost() -> None:
         monitor.during(lambda: done.append(2))
         ended.set()
         assert done == [1]
-
-
-PROGRAM = """
-    import os, signal, time
-    from pathlib import Path
-    import ray
-    import twinkle_ray
-    import twinkle_remote as twinkle
-    from program_tools import report
-    from twinkle_mesh import DeviceGroup
-
-    @twinkle.remote_class()
-    class Victim:
-        @twinkle.remote_function(dispatch="all")
-        def work(self, seconds):
-            time.sleep(seconds)
-            return os.getpid()
-
-    def kill(name, folder):
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                first, *rest = path.read_bytes().split(b"\\0")
-            except OSError:
-                continue
-            if first.endswith(name.encode()) and folder.encode() in b" ".join(rest):
-                os.kill(int(path.parent.name), signal.SIGKILL)
-                return
-        raise LookupError(name)
-
-    def folder_of(node):
-        return node["ObjectStoreSocketName"].rpartition("/sockets/")[0]
-"""
-
-
-@pytest.mark.ray
-def test_a_cluster_of_ones_own_that_loses_its_head(program: Callable[..., Any]) -> None:
-    running = program(
-        PROGRAM
-        + """
-    if __name__ == "__main__":
-        groups = [DeviceGroup("a", 2, "CPU"), DeviceGroup("b", 1, "CPU")]
-        twinkle.initialize("ray", groups=groups, restart="group")
-        a, b = Victim(remote_group="a"), Victim(remote_group="b")
-        assert len({*a.work(0), b.work(0).result()}) == 3
-        lazy = a.work(600.0)
-        kill("gcs_server", folder_of(ray.nodes()[0]))
-        report("BUSY", lambda: lazy.result(100))
-        report("NEXT", lambda: a.work(600.0).result(100))
-        report("OTHER", lambda: b.work(600.0).result(100))
-        report("RESTART", lambda: twinkle_ray.restart("a"))
-        report("END", twinkle.shutdown)
-    """
-    )
-    busy = running.report("BUSY", 110)
-    assert busy["kind"] == "WorkerDiedError" and busy["seconds"] < 15
-    first, second, *_ = busy["text"].splitlines()
-    assert first.startswith(("a[0/2] died during Victim.work on ", "a[1/2] died during Victim.work on "))
-    assert "called from" in second
-    assert "the cluster's head at 127.0.0.1:" in first and "refuses connections: its process ended" in first
-    assert "the cluster's head" in running.report("NEXT", 5)["text"]
-    other = running.report("OTHER", 5)
-    assert "b[0/1] died during Victim.work on " in other["text"] and "the cluster's head" in other["text"]
-    assert "cannot be restarted: the cluster's head at" in running.report("RESTART", 5)["text"]
-    assert running.report("END", 30)["seconds"] < 40
-    running.finish(10)
-    assert running.left_over(0) == []

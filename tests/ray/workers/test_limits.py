@@ -1,4 +1,4 @@
-"""Programs that wait for limits, started together: calls of workers, failed constructors, lost and slow messages."""
+"""Programs that wait for limits, started together: calls of workers, constructors, messages, memory."""
 
 from __future__ import annotations
 
@@ -201,6 +201,21 @@ SLOW = """
 """
 
 
+LIMITED = """
+    import resource
+    import twinkle_remote as twinkle
+    from program_tools import report
+    from twinkle_mesh import DeviceGroup
+
+    if __name__ == "__main__":
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        report("TOLD", lambda: twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")]))
+        twinkle.initialize("threads", groups=[DeviceGroup("actor", 2, "CPU")])
+        twinkle.shutdown()
+"""
+"""A driver whose cluster has no memory: Ray waits for half a minute for a node."""
+
+
 def lossy(requests: int, replies: int) -> dict[str, str]:
     """Variables of a program: the percents of the messages to workers, and of their answers, that Ray loses."""
     losses = {"num_failures": -1, "req_failure_prob": requests, "resp_failure_prob": replies}
@@ -214,8 +229,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(joined_programs: Callable[..., Any], programs: Callable[..., Any], folder: Path) -> dict[str, Any]:
-    """All programs, one of them on a cluster of its own; those that wait longest begin first."""
-    started = {"messages": joined_programs(MESSAGES, **lossy(15, 15))}
+    """All programs, two of them on clusters of their own; those that wait longest begin first."""
+    started = {"messages": joined_programs(MESSAGES, **lossy(15, 15)), "limited": programs(LIMITED)}
     delays = "CoreWorkerService.grpc_server.PushTask=50000:150000"
     started["slow"] = programs(SLOW, RAY_testing_asio_delay_us=delays)
     for how in KINDS:
@@ -287,6 +302,15 @@ def test_lost_requests_and_replies_run_nothing_twice(running: dict[str, Any]) ->
 
 def test_slow_messages_change_nothing(running: dict[str, Any]) -> None:
     running["slow"].finish(110)
+
+
+def test_a_driver_under_a_limit_of_memory_is_told_so(running: dict[str, Any]) -> None:
+    limited = running["limited"]
+    told = limited.report("TOLD", 110)
+    assert told["kind"] == "BackendError" and told["seconds"] < 100
+    assert "Ray's cluster did not start: " in told["text"]
+    assert "; RLIMIT_AS is 3221225472 bytes of address space (`ulimit -v`)" in told["text"]
+    limited.finish(30)
 
 
 def test_nothing_is_left_of_them(running: dict[str, Any]) -> None:

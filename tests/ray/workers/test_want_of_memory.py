@@ -1,4 +1,4 @@
-"""Memory that is short: of a worker, of the driver, and of the object store."""
+"""Memory that is short: of a worker, and of the object store; of the driver: test_limits.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.ray, pytest.mark.long]
+pytestmark = pytest.mark.ray
 
 HEAD = """
     import twinkle_remote as twinkle
@@ -18,23 +18,6 @@ HEAD = """
 
     MESH = DeviceMesh.from_sizes(tp_size=2)
 """
-LIMITED = (
-    HEAD
-    + """
-    if __name__ == "__main__":
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-        print("TOLD", outcome(lambda: twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])), flush=True)
-        twinkle.initialize("threads", groups=[DeviceGroup("actor", 2, "CPU")])
-        twinkle.shutdown()
-"""
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def limited(programs: Callable[..., Any]) -> Any:
-    """It begins first: Ray waits for half a minute for a node."""
-    return programs(LIMITED)
 
 
 def test_want_of_memory(joined_program: Callable[..., Any]) -> None:
@@ -124,12 +107,3 @@ def test_a_full_store_spills_and_loses_nothing(program: Callable[..., Any]) -> N
     """
     ).finish(110)
     assert "TOLD" in out
-
-
-def test_a_driver_under_a_limit_of_memory_is_told_so(limited: Any) -> None:
-    told = limited.report("TOLD", 110)
-    assert told["kind"] == "BackendError" and told["seconds"] < 100
-    assert "Ray's cluster did not start: " in told["text"]
-    assert "; RLIMIT_AS is 3221225472 bytes of address space (`ulimit -v`)" in told["text"]
-    limited.finish(30)
-    assert limited.left_over(10) == []

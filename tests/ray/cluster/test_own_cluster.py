@@ -1,4 +1,7 @@
-"""Reads whose data lies where nothing answers: the raylet and the worker that made it are stopped, not ended."""
+"""Programs with clusters of their own: the raylet and a worker are stopped and not ended, the head dies.
+
+They are started together, because most of the time they wait.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.long]
 
-PROGRAM = """
+SILENT = """
     import os, signal
     import numpy as np
     import twinkle_remote as twinkle
@@ -58,6 +61,55 @@ PROGRAM = """
         report("ENDED", lambda: twinkle.shutdown(0))
 """
 
+HEAD = """
+    import os, signal, time
+    from pathlib import Path
+    import ray
+    import twinkle_ray
+    import twinkle_remote as twinkle
+    from program_tools import report
+    from twinkle_mesh import DeviceGroup
+
+    @twinkle.remote_class()
+    class Victim:
+        @twinkle.remote_function(dispatch="all")
+        def work(self, seconds):
+            time.sleep(seconds)
+            return os.getpid()
+
+    def kill(name, folder):
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                first, *rest = path.read_bytes().split(b"\\0")
+            except OSError:
+                continue
+            if first.endswith(name.encode()) and folder.encode() in b" ".join(rest):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return
+        raise LookupError(name)
+
+    def folder_of(node):
+        return node["ObjectStoreSocketName"].rpartition("/sockets/")[0]
+
+    if __name__ == "__main__":
+        groups = [DeviceGroup("a", 2, "CPU"), DeviceGroup("b", 1, "CPU")]
+        twinkle.initialize("ray", groups=groups, restart="group")
+        a, b = Victim(remote_group="a"), Victim(remote_group="b")
+        assert len({*a.work(0), b.work(0).result()}) == 3
+        lazy = a.work(600.0)
+        kill("gcs_server", folder_of(ray.nodes()[0]))
+        report("BUSY", lambda: lazy.result(100))
+        report("NEXT", lambda: a.work(600.0).result(100))
+        report("OTHER", lambda: b.work(600.0).result(100))
+        report("RESTART", lambda: twinkle_ray.restart("a"))
+        report("END", twinkle.shutdown)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begun(programs: Callable[..., Any]) -> dict[str, Any]:
+    return {"silent": programs(SILENT), "head": programs(HEAD)}
+
 
 def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
     assert answer["kind"] == "CallTimeoutError", answer
@@ -68,8 +120,8 @@ def check_late(answer: dict[str, Any], seconds: int, method: str) -> None:
     assert line.startswith("  called from ") and "program0.py:" in line and rank == "  rank 0:"
 
 
-def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Callable[..., Any]) -> None:
-    running = program(PROGRAM)
+def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(begun: dict[str, Any]) -> None:
+    running = begun["silent"]
     check_late(running.report("LIMIT", 110), 2, "Maker.make")
     check_late(running.report("DEADLINE", 110), 4, "Maker.make_soon")
     taken = running.report("TAKEN", 110)
@@ -82,3 +134,20 @@ def test_reads_of_a_silent_node_of_an_own_cluster_keep_their_time(program: Calla
     assert ended["kind"] == "" and ended["seconds"] < 20
     running.finish(30)
     assert running.left_over(10) == []
+
+
+def test_a_cluster_of_ones_own_that_loses_its_head(begun: dict[str, Any]) -> None:
+    running = begun["head"]
+    busy = running.report("BUSY", 110)
+    assert busy["kind"] == "WorkerDiedError" and busy["seconds"] < 15
+    first, second, *_ = busy["text"].splitlines()
+    assert first.startswith(("a[0/2] died during Victim.work on ", "a[1/2] died during Victim.work on "))
+    assert "called from" in second
+    assert "the cluster's head at 127.0.0.1:" in first and "refuses connections: its process ended" in first
+    assert "the cluster's head" in running.report("NEXT", 5)["text"]
+    other = running.report("OTHER", 5)
+    assert "b[0/1] died during Victim.work on " in other["text"] and "the cluster's head" in other["text"]
+    assert "cannot be restarted: the cluster's head at" in running.report("RESTART", 5)["text"]
+    assert running.report("END", 30)["seconds"] < 40
+    running.finish(10)
+    assert running.left_over(0) == []
