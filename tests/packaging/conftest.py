@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -54,11 +55,17 @@ class Workspace:
         self.run(self.uv, "venv", "--quiet", "--python", sys.executable, *(["--seed"] if seed else []), where)
         return where / "bin" / "python"
 
-    def install(self, python: Path, *what: str | Path) -> None:
-        """Install with what it declares and nothing else, third-party packages at their locked versions."""
-        offer = ("--find-links", self.dist, "--constraints", self.locked)
+    def install(self, python: Path, *what: str | Path, exact: bool = False) -> None:
+        """Install with what it declares, third-party packages at their locked versions; if exact, all else goes."""
+        offer: list[str | Path] = ["--find-links", self.dist, "--constraints", self.locked]
+        offer += ["--exact"] if exact else []
         self.run(self.uv, "pip", "install", "--quiet", "--python", python, *offer, *what)
         self.run(self.uv, "pip", "check", "--quiet", "--python", python)
+
+    def installed(self, python: Path) -> set[str]:
+        """The names of what an environment has."""
+        listed = self.run(self.uv, "pip", "list", "--quiet", "--format", "json", "--python", python)
+        return {row["name"] for row in json.loads(listed)}
 
 
 @pytest.fixture(scope="session")
