@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 # What agents gather and tell, beyond what test_calls_by_node.py breaks: order, failures, limits, hand-over, items, and
-# what workers call. Values are split and joined as in direct calls.
+# what workers call. Values are split and joined as in direct calls, and the driver plans which row goes where.
+PLANNED = (
+    handing.handing_over_gives_each_rank_the_same_rows,
+    handing.rows_that_are_divided_by_costs_come_in_order,
+    handing.frames_keep_the_columns_that_are_not_read,
+    handing.a_stream_reads_and_adds_columns,
+)
 BY_AGENTS = (
     *(collecting.flatten_counts_each_data_rank_once, collecting.sum_and_mean_count_each_data_rank_once),
     *(dispatching.slice_dp_splits_by_data_rank_on_every_mesh, dispatching.execute_first_runs_on_the_first_worker),
-    *(check for check in handing.CHECKS if check is not handing.handing_over_gives_each_rank_the_same_rows),
+    *(check for check in handing.CHECKS if check not in PLANNED),
     *(objects.releases_are_known_to_other_workers, tools.many_calls_with_dropped_results_run_in_order),
     *(*failing.CHECKS, *limits.CHECKS, *ends.CHECKS, *coroutines.CHECKS, *pieces.CHECKS),
 )
