@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -19,6 +20,8 @@ import transformers
 from chat_templates import TEMPLATES, outcome, random_chat, template_tokenizer, templates_below, templates_inside
 
 from twinkle.engines import supervised
+from twinkle_engines.batches.chats import Template
+from twinkle_engines.batches.prompts import to_ids
 
 CHATS = int(os.environ.get("TWINKLE_CHATS", "8"))
 FOLDER = os.environ.get("TWINKLE_TEMPLATES")
@@ -27,6 +30,7 @@ SHIPPED = templates_inside(Path(transformers.__file__).parent)
 """Those that processors of Transformers fall back on."""
 
 
+@pytest.mark.filterwarnings("ignore:the tokenizer's template leaves out")
 @pytest.mark.parametrize("name", [*TEMPLATES, *SHIPPED, *GIVEN])
 def test_answers_count_with_what_ends_them(name: str) -> None:
     template = {**TEMPLATES, **SHIPPED, **GIVEN}[name]
@@ -85,6 +89,7 @@ CALLS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the tokenizer's template leaves out the call")
 @pytest.mark.parametrize("form", CALLS)
 def test_arguments_that_are_json_texts_are_written_as_objects_are(form: str) -> None:
     template = TEMPLATES["chatml"].replace("<tool_call>{{ c.function | tojson }}</tool_call>", CALLS[form])
@@ -116,3 +121,32 @@ def test_content_in_parts_is_never_written_as_pythons_list() -> None:
     for content in (parts("Q", "R"), {"answer": 2}, [{"type": "image"}]):
         with pytest.raises(ValueError, match="content"):
             supervised([[{"role": "user", "content": content}, said]], plain)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_template_leaves_out_is_reported(seed: int) -> None:
+    draw = Random(seed)
+    written = {name: draw.random() < 0.6 for name in ("system", "tool", "call", "tools")}
+    skips = " and ".join(f"m.role != '{role}'" for role in ("system", "tool") if not written[role]) or "true"
+    call = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}" if written["call"] else ""
+    head = "{{ tools | tojson if tools else '' }}" if written["tools"] else ""
+    turn = "<|im_start|>{{ m.role }}\n{{ (m.content or '') | trim }}" + call + "<|im_end|>\n"
+    end = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    tokenizer = template_tokenizer(f"{head}{{% for m in messages if {skips} %}}{turn}{{% endfor %}}{end}")
+    calls = [{"type": "function", "function": {"name": "look", "arguments": {"at": "Rome"}}}]
+    user = {"role": "user", "content": "  Q "}
+    asked = [{"role": "system", "content": " S\n"}, user, {"role": "assistant", "content": "", "tool_calls": calls}]
+    asked += [{"role": "tool", "content": "R"}, user]
+    tools = [{"type": "function", "function": {"name": "find", "description": "", "parameters": {}}}]
+    reported = {"system": "role system", "tool": "role tool", "call": "the call", "tools": "the tools"}
+    for use in (
+        lambda: supervised([[*asked, {"role": "assistant", "content": "A"}]], tokenizer, tools=tools),
+        lambda: to_ids(asked, Template(tokenizer, tools)),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            use()
+        texts = [str(one.message) for one in caught]
+        assert {name for name, what in reported.items() if any(what in text for text in texts)} == {
+            name for name, is_written in written.items() if not is_written
+        }, texts

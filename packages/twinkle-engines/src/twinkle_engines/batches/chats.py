@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from transformers import PreTrainedTokenizerBase
 
 Chat = list[dict[str, Any]]
@@ -139,6 +143,26 @@ class Template:
                 )
         return fitted
 
+    def report_left_out(self, chat: Chat, write: Callable[[Template, Chat], str]) -> None:
+        """Warn of a template that leaves out without a word what a model is to read: a message, a call, or the tools.
+
+        What the assistant said may be left out, as templates do with the thoughts of earlier turns.
+
+        Args:
+            chat: A chat that the template takes.
+            write: Writes a chat by a template.
+        """
+        text = write(self, chat)
+        for i, turn in enumerate(chat):
+            for what, said, other in _said(turn):
+                changed = [*chat[:i], other, *chat[i + 1 :]]
+                if said not in text and _is_unread(text, partial(write, self, changed)):
+                    _warn_left_out(f"the {what} of messages of the role {turn['role']}")
+        names = [_name_of(tool) for tool in self.tools or ()]
+        bare = Template(self.tokenizer, None, self.options)
+        if not all(name and name in text for name in names) and _is_unread(text, partial(write, bare, chat)):
+            _warn_left_out("the tools")
+
     def marked(self, chat: Chat) -> tuple[list[int], list[int]] | None:
         """Ids of a chat and 1 at those within {% generation %} marks; None for a template without marks."""
         template = self.tokenizer.get_chat_template(tools=_or_none(self.tools))
@@ -152,6 +176,44 @@ class Template:
         except Exception as error:
             raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
         return list(made["input_ids"]), list(made["assistant_masks"])
+
+
+def _warn_left_out(what: str) -> None:
+    warnings.warn(
+        f"the tokenizer's template leaves out {what}, so the model never reads it: use a template that writes it, or "
+        "rows without it",
+        stacklevel=2,
+    )
+
+
+def _said(turn: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The parts of a turn that a template has to write: the kind, the text, and the turn with another text there."""
+    content, calls = turn.get("content"), turn.get("tool_calls")
+    if turn["role"] != "assistant" and isinstance(content, str) and content.strip():
+        yield "content", content.strip(), {**turn, "content": _STAND_IN}
+    calls = calls if isinstance(calls, list) else []
+    for i, call in enumerate(calls):
+        if name := _name_of(call):
+            function = {**call.get("function", call), "name": _STAND_IN}
+            other = {**call, "function": function} if "function" in call else function
+            yield "call", name, {**turn, "tool_calls": [*calls[:i], other, *calls[i + 1 :]]}
+
+
+_STAND_IN = "another"
+
+
+def _name_of(tool: Any) -> str:
+    """The name of the function of a tool or a call; empty without one."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else tool
+    name = function.get("name") if isinstance(function, dict) else getattr(function, "__name__", "")
+    return name if isinstance(name, str) else ""
+
+
+def _is_unread(text: str, write: Callable[[], str]) -> bool:
+    """Whether a template writes the same text of something else."""
+    with suppress(ValueError):  # the template refuses it, so it has read it
+        return write() == text
+    return False
 
 
 def _texts_of_arguments(turn: dict[str, Any]) -> list[str]:

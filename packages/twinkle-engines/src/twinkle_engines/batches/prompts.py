@@ -84,6 +84,11 @@ def chat_text(chat: Chat, template: Template) -> str:
         ValueError: The last turn is a call of a tool, or the template writes it in another way.
     """
     chat = template.fitted(chat)
+    template.report_left_out(chat, _asked)
+    return _asked(template, chat)
+
+
+def _asked(template: Template, chat: Chat) -> str:
     last = chat[-1]
     if last["role"] != "assistant":
         return template.text(chat, asks=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from twinkle_engines.batches.chats import as_chat, template_of
+from twinkle_engines.batches.chats import Template, as_chat, template_of
 from twinkle_engines.batches.ends import ends_of
 from twinkle_engines.batches.given import rows_of, whole
 from twinkle_engines.batches.prompts import text_ids
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from twinkle_engines.batches.chats import Chat, Template
+    from twinkle_engines.batches.chats import Chat
 
     _Tokens = tuple[list[int], list[int]]
 
@@ -146,6 +146,7 @@ def _chat(chat: Chat, template: Template, asked: int = 0) -> _Tokens:
         )
     weights = [_weight(turn) for turn in chat]
     plain = template.fitted([{key: value for key, value in turn.items() if key != "weight"} for turn in chat])
+    template.report_left_out(plain, Template.text)
     counts = [weight and i >= asked for i, weight in enumerate(weights)]
     left_out = any(turn["role"] == "assistant" and not one for turn, one in zip(plain, counts, strict=True))
     marked = template.marked(plain)

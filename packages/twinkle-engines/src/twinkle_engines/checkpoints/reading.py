@@ -48,7 +48,7 @@ def check_adapter(adapted: Any, folder: str | PathLike[str], name: str) -> None:
     """
     from peft import load_peft_weights, set_peft_model_state_dict
 
-    told = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"), adapter_name=name)
+    told: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"), adapter_name=name)
     trained = {key for key, one in adapted.named_parameters() if one.requires_grad}
     missing = trained.intersection(told.missing_keys)
     if missing or told.unexpected_keys:
