@@ -51,9 +51,9 @@ def test_sums_are_those_of_the_answers(given_: list[Outcome], cut: int, forgotte
     assert record.seconds == {one.rank: one.seconds for one in given_}
     assert record.fetch_seconds == {one.rank: one.fetch_seconds for one in given_}
     for one in given_:
-        rest = one.fetched - sum((one.fetched_columns or {}).values())
-        whole = {**(one.fetched_columns or {}), **({None: rest} if rest else {})}
-        assert record.worker_fetched_by_column[one.rank] == whole
+        by_column = dict(record.worker_fetched_by_column[one.rank])
+        rest = by_column.pop(None, 0)
+        assert by_column == (one.fetched_columns or {}) and sum(by_column.values()) + rest == one.fetched
     if forgotten:
         record.keep_sums_only()
         assert not record.started and not record.produced and not record.worker_fetched_by_column

@@ -34,8 +34,9 @@ class ArrowSplitter:
 
     def sizes(self, value: Any) -> Mapping[Hashable, int]:
         """The bytes of each column of a table or record batch; columns of one name count together."""
+        names = self.columns(value)
         found: dict[Hashable, int] = {}
-        for name, column in zip(self.columns(value) or (), getattr(value, "columns", ()), strict=True):
+        for name, column in () if names is None else zip(names, value.columns, strict=True):
             found[name] = found.get(name, 0) + int(column.nbytes)
         return found
 
