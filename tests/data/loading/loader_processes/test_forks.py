@@ -1,13 +1,19 @@
 """A fork has no threads of the libraries that its program used: the loader says so before it waits."""
 
+import io
 import os
+import sqlite3
 import subprocess
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from twinkle_data import DataLoader
+from twinkle_data.loading.loader_processes.forks import warn_of_open_files
 
 PROGRAM = """
 import sys, warnings
@@ -64,3 +70,43 @@ def test_what_uses_no_polars_is_read_without_a_word() -> None:
         warn_of_polars([Plain(), os.getpid, len])
         told: list[Any] = []
         warn_of_polars(told)
+
+
+class Lines:
+    """Numbers in a file of nine bytes a line."""
+
+    def __init__(self, path: Path, *, early: bool) -> None:
+        self.path = path
+        self.file: Any = path.open("rb") if early else None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        self.file = self.file or self.path.open("rb")
+        self.file.seek(9 * index)
+        return int(self.file.read(8))
+
+
+def test_a_file_that_forks_would_share_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{number:08d}\n" for number in range(8)))
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("a", "b")
+    late = Lines(path, early=False)
+    loader: DataLoader[Any] = DataLoader(late, batch_size=2, num_workers=2, multiprocessing_context="fork")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert [row for batch in loader for row in batch] == list(range(8))
+        warn_of_open_files([late, io.BytesIO(b"x"), [sys.stdout], print])
+    held: list[Any] = [Lines(path, early=True), late.__getitem__, {"at": zipfile.ZipFile(tmp_path / "archive")}]
+    held += [path.open(), sqlite3.connect(":memory:")]
+    late.file = path.open("rb")
+    for one in held:
+        with pytest.warns(RuntimeWarning, match=r"holds an open .* share its position"):
+            warn_of_open_files([one])
+    for one in (held[0].file, late.file, held[2]["at"], *held[3:]):
+        one.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warn_of_open_files(held[:4])

@@ -1,4 +1,4 @@
-"""What a sampler yields, and the samplers that it wraps."""
+"""Kinds of samplers: those of single indices and of lists, torch's own, and those that wrap others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Threads of libraries that do not exist in a forked process."""
+"""Parts of a program that a forked process does not have for itself: threads of libraries, positions in open files."""
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import warnings
@@ -43,6 +44,35 @@ def warn_of_polars(user_code: Iterable[object]) -> None:
                 stacklevel=2,
             )
             return
+
+
+def warn_of_open_files(user_code: Iterable[object]) -> None:
+    """Warn where several forked processes would read an open file: they share its position, and read one another's.
+
+    Args:
+        user_code: The objects whose code the processes run.
+    """
+    for code in user_code:
+        for one in objects_in(code):
+            if _is_open_file(one):
+                warnings.warn(
+                    f"{type(code).__name__} holds an open {type(one).__name__}, and loader processes are made by fork: "
+                    "they share its position, so rows may be wrong. Open it in the process that reads, at the first "
+                    f"sample or in worker_init_fn, or {ADVICE}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                return
+
+
+def _is_open_file(value: object) -> bool:
+    """Whether it is a file with a position that reading moves, or a connection that a fork may not use."""
+    kind = type(value)
+    if isinstance(value, io.IOBase) and kind.__module__ in ("_io", "io", "tempfile"):
+        with suppress(OSError, ValueError):  # it is closed, or stands in memory
+            return value.fileno() >= 0 and value.readable() and value.seekable()
+        return False
+    return (library_of(kind), kind.__name__) in (("h5py", "File"), ("sqlite3", "Connection"))
 
 
 def _polars_has_threads() -> bool:

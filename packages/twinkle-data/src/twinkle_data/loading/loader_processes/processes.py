@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_data.errors import LoaderProcessError
-from twinkle_data.loading.loader_processes.forks import ADVICE, is_fork, warn_of_polars
+from twinkle_data.loading.loader_processes.forks import ADVICE, is_fork, warn_of_open_files, warn_of_polars
 from twinkle_data.loading.loader_processes.own_generators import DREW_ALIKE
 from twinkle_data.loading.loader_processes.process_messages import Message, StepDataset, StepKey, WorkerInit
 from twinkle_data.loading.loader_processes.process_start import (
@@ -208,6 +208,8 @@ class Processes:
         self._forks = is_fork(context)
         if self._forks:
             warn_of_polars(self._reader.user_code)
+            if options.num_workers > 1:
+                warn_of_open_files(self._reader.user_code)
         try:
             with garbage_kept():
                 return in_a_thread(lambda: unlisted(iter(loader)), starter)
