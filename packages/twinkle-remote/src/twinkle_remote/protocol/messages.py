@@ -130,6 +130,7 @@ class Outcome:
         payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
+        is_dict: The value is a dict.
         counted: Number of `rows_given` that count in a mean, if a batch marks its fillers (`valid`); None without
             marks.
         numbered: Its rows have numbers from 0, which continue from rank to rank when results are joined.
@@ -167,6 +168,7 @@ class Outcome:
     numbers: Rows | None = None
     costs: array[float] | None = None
     fetched_columns: Mapping[str, int] | None = None
+    is_dict: bool = False
 
     @property
     def weighing(self) -> int | None:

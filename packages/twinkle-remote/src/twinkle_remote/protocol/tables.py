@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -165,3 +165,23 @@ def with_all_columns(node: Node) -> Node:
         return replace(node, of=tuple([with_all_columns(part) for part in node.of]))
     of = with_all_columns(node.of)
     return of if isinstance(node, Narrowed) else replace(node, of=of)
+
+
+def constants_of(node: Node) -> Iterator[object]:
+    """The plain values of a plan, in the order of the plan."""
+    if isinstance(node, Constant):
+        yield node.value
+    elif isinstance(node, Concatenated | Joined):
+        for part in node.of:
+            yield from constants_of(part)
+    elif not isinstance(node, Given):
+        yield from constants_of(node.of)
+
+
+def joins(node: Node) -> bool:
+    """Whether a plan puts several tables one after the other."""
+    if isinstance(node, Joined):
+        return any(map(joins, node.of))
+    if isinstance(node, Concatenated):
+        return len(node.of) > 1 or joins(node.of[0])
+    return not isinstance(node, Given | Constant) and joins(node.of)

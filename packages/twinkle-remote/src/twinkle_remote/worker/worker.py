@@ -299,7 +299,7 @@ class Worker(WaitingTasks):
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list, outcome.numbered = isinstance(value, list), is_numbered(value)
-            outcome.whole_columns = not holds_marks(type(value))
+            outcome.whole_columns, outcome.is_dict = not holds_marks(type(value)), type(value) is dict
             outcome.costs = costs_of(value)
         if self._shared:
             from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`

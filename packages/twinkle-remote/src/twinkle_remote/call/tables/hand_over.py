@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.even_work import assigned, order_back
-from twinkle_remote.call.tables.table_rows import JoinedRows, Operand, RowSpan, TableRows, constants_of, joins, resolve
+from twinkle_remote.call.tables.table_rows import JoinedRows, Operand, RowSpan, TableRows, resolve
 from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedValue, HandOverPlan
-from twinkle_remote.protocol.tables import with_all_columns
+from twinkle_remote.protocol.tables import constants_of, joins, with_all_columns
 from twinkle_remote.values.columns import is_numbered
 from twinkle_remote.values.costs import costs_of
 from twinkle_remote.values.rows import holds_marks, rows_of
@@ -340,7 +340,8 @@ def _rows_of_result(given: HandOver, sources: Sequence[Outcome], first: int = 0)
     numbered = any(outcome.numbered for outcome in sources)
     if numbers and (numbered or [stop for _, _, stop in segments] != list(map(len, numbers))):
         return None
-    own = Operand(tuple([one._replace(source=one.source + first) for one in segments]))
+    are_dicts = all(outcome.is_dict for outcome in sources)
+    own = Operand(tuple([one._replace(source=one.source + first) for one in segments]), is_dict=are_dicts)
     return TableRows((own,), order_back(numbers) if numbers else None)
 
 

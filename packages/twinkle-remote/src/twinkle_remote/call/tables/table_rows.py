@@ -42,10 +42,12 @@ class Operand(NamedTuple):
     Attributes:
         segments: At least one, so that the type of the rows is known; a segment may be empty.
         columns: Those that are read; None for all.
+        is_dict: They are columns of dicts, of which some need nothing of the others, as labels of a frame are.
     """
 
     segments: tuple[RowSpan, ...]
     columns: Columns | None = None
+    is_dict: bool = False
 
 
 class Reading(NamedTuple):
@@ -191,26 +193,6 @@ def resolve(
     return _resolved(node, parts, iter(constants))
 
 
-def constants_of(node: Node) -> Iterator[object]:
-    """The plain values of a plan, in the order of the plan."""
-    if isinstance(node, Constant):
-        yield node.value
-    elif isinstance(node, Concatenated | Joined):
-        for part in node.of:
-            yield from constants_of(part)
-    elif not isinstance(node, Given):
-        yield from constants_of(node.of)
-
-
-def joins(node: Node) -> bool:
-    """Whether a plan puts several tables one after the other."""
-    if isinstance(node, Joined):
-        return any(map(joins, node.of))
-    if isinstance(node, Concatenated):
-        return len(node.of) > 1 or joins(node.of[0])
-    return not isinstance(node, Given | Constant) and joins(node.of)
-
-
 def _resolved(
     node: Node, parts: Sequence[TableRows | None], constants: Iterator[RowSpan]
 ) -> TableRows | JoinedRows | None:
@@ -263,9 +245,27 @@ def _selected(table: TableRows | JoinedRows, node: Selected) -> TableRows | Join
     kept = table.columns if isinstance(table, JoinedRows) else _columns(table)
     if isinstance(kept, tuple) and not set(kept).issuperset(node.columns):
         return None  # only the type says whether a column that was left out is None, or is not there
-    if isinstance(table, JoinedRows) or len(table.operands) > 1:
+    if isinstance(table, JoinedRows):
+        return _of_one_layer(table, node) or replace(table, columns=node.columns)
+    if len(table.operands) > 1:
         return replace(table, columns=node.columns)
     return replace(table, operands=(table.operands[0]._replace(columns=node.columns),))
+
+
+def _of_one_layer(table: JoinedRows, node: Selected) -> TableRows | None:
+    """The layer that has all columns which are selected, where these need nothing of the others; None if none has."""
+    if not all(operand.is_dict for layer in table.layers for operand in layer.operands):
+        return None
+    for layer in reversed(table.layers):
+        own = _strict(_columns(layer))
+        if own is None:
+            return None
+        if set(own).issuperset(node.columns):
+            found = _selected(layer, node)
+            return found if isinstance(found, TableRows) else None
+        if not set(own).isdisjoint(node.columns):
+            return None
+    return None
 
 
 def _narrowed(table: TableRows | JoinedRows, reads: Reads) -> TableRows | JoinedRows:
