@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from os import PathLike
 from pathlib import Path
@@ -213,6 +214,24 @@ def named_weights(model: Any) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     return dict(get_peft_model_state_dict(model, state, save_embedding_layers=False))
+
+
+def config_facts(model: Any) -> dict[str, str]:
+    """The fields of a model's config that decide what it computes with its weights, such as the rotary frequencies.
+
+    A sync compares them: two models of the same names and shapes may still be others.
+    """
+    fields = plain_model(model).config.get_text_config().to_dict()
+    known = {name: value for name, value in fields.items() if not _SAYS_NOTHING.search(name)}
+    return {f"{name} of its config": repr(value) for name, value in sorted(known.items())}
+
+
+_SAYS_NOTHING = re.compile(
+    r"^_|_token_ids?$|drop|init|^dtype$|^torch_dtype$|^use_cache$|^architectures$|^transformers_version$|^model_type$"
+    r"|name_or_path$|^output_|logits_to_keep$|^return_dict|^vocab_size$|^tie_|positions?$|^max_|aux_loss|jitter|_implementation$|label"
+    r"|^problem_type$|^pretraining_tp$|^chunk_size|^task|^tokenizer_class$|^quantization|^is_|^add_cross|^bos_|^use_bfloat16$"
+)
+"""Fields that change no number of a pass without dropout, or that the shapes of the weights show, or limits."""
 
 
 def read_tokenizer(

@@ -97,7 +97,13 @@ class TransformersModel:
         from twinkle_engines.batches.given import flag, fraction
         from twinkle_engines.models.micro_batches import given_sizes
         from twinkle_engines.models.optimizers import check_makers, made_optimizer, made_schedule
-        from twinkle_engines.models.pretrained import build_model, check_installed, enable_checkpointing, torch_dtype
+        from twinkle_engines.models.pretrained import (
+            build_model,
+            check_installed,
+            config_facts,
+            enable_checkpointing,
+            torch_dtype,
+        )
         from twinkle_engines.parallel.model_layout import check_precision, own_layout
 
         check_installed("TransformersModel")
@@ -121,7 +127,7 @@ class TransformersModel:
         self._model: Any = build_model(model, dtype, lora)
         check_adapters(self._model)
         compute = compute or widen(self._model)
-        self._facts = facts(self._model)
+        self._facts, self._config_facts = facts(self._model), config_facts(self._model)
         if anew:
             enable_checkpointing(self._model)
         self._passes = Passes(self._model, self._layout, *sizes)
@@ -270,7 +276,7 @@ class TransformersModel:
         from twinkle_engines.models.pretrained import named_weights
         from twinkle_ray import ReplaceableWeights
 
-        return ReplaceableWeights(named_weights(self._model), self._facts)
+        return ReplaceableWeights(named_weights(self._model), {**self._facts, **self._config_facts})
 
     @remote_function(dispatch="all", collect="first", sync=True, collective=True)
     def save_pretrained(self, folder: str | PathLike[str], merge: bool = False) -> None:

@@ -136,10 +136,10 @@ class TransformersSampler:
 
     def weights(self) -> ReplaceableWeights[Tensor]:
         """The weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
-        from twinkle_engines.models.pretrained import named_weights
+        from twinkle_engines.models.pretrained import config_facts, named_weights
         from twinkle_ray import ReplaceableWeights
 
-        return ReplaceableWeights(named_weights(self._model), self._facts)
+        return ReplaceableWeights(named_weights(self._model), {**self._facts, **config_facts(self._model)})
 
     def on_weights(self, version: int) -> None:
         """Note the version of the weights, which stands at each token that is written with them."""
