@@ -223,7 +223,16 @@ def config_facts(model: Any) -> dict[str, str]:
     """
     fields = plain_model(model).config.get_text_config().to_dict()
     known = {name: value for name, value in fields.items() if not _SAYS_NOTHING.search(name)}
-    return {f"{name} of its config": repr(value) for name, value in sorted(known.items())}
+    return {f"{name} of its config": repr(_comparable(value)) for name, value in sorted(known.items())}
+
+
+def _comparable(value: Any) -> Any:
+    """The value in one form: files sort keys, have lists for tuples, and 10000 may stand for 10000.0."""
+    if isinstance(value, dict):
+        return {str(key): _comparable(one) for key, one in sorted(value.items(), key=lambda item: str(item[0]))}
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 _SAYS_NOTHING = re.compile(
