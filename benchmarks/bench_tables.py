@@ -5,22 +5,31 @@
 The plans need no process. The minibatches are those of a PPO step: two epochs in four minibatches over 256 rows of
 64 kB (and a narrow column), which four workers made, and two others read. By hand a user gets the parts with `ray.get`
 in the driver, takes the rows, and gives them with `ray.put`.
+
+The five stages are those of a stream: sampler, grader, reference, advantage, actor. By hand the actors give whole rows
+to each other by refs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import random
 import time
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from twinkle_mesh import balanced_rows, balanced_slice
 from twinkle_remote.call.tables.table_rows import Operand, RowSpan, TableRows
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ROWS, WIDTH, EPOCHS, MINIBATCH = 256, 16_384, 2, 64
+WIDE = 131_072  # numbers in a row of each wide column, for five stages whose bytes take longer than their calls
 
 
 def planned(rows: int, places: int) -> float:
@@ -84,56 +93,151 @@ def with_twinkle(rounds: int) -> tuple[list[float], int]:
         return seconds[1:], sum(call.driver_fetched for call in twinkle.stats())
 
 
-def five_stages(words: bool) -> dict[str, int]:
-    """Bytes that each stage of a stream fetched for 64 rows: whole rows, or by column.
+Moved: TypeAlias = dict[str, dict[str, int]]
+"""The bytes that each stage read, by column; "" is what belongs to no column."""
 
-    A sampler makes a wide column and two narrow ones; a grader, a reference and an advantage add one each; an actor
-    reads three.
+
+def sampled(rows: list[int], width: int) -> dict[str, Any]:
+    """Rows of two wide columns and one of texts."""
+    ids = np.zeros((len(rows), width), np.float32)
+    return {"ids": ids, "logprobs": ids + 1, "texts": ["x" * 256 for _ in rows]}
+
+
+def trained(rows: dict[str, Any]) -> list[float]:
+    """A number for each row, of the three columns that a loss reads."""
+    sums = rows["ids"].sum(1) + rows["logprobs"].sum(1)
+    return [float(one) + own for one, own in zip(sums, rows["advantages"], strict=True)]
+
+
+ADDED: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "grade": ("texts", "rewards", lambda texts: [float(len(text)) for text in texts]),
+    "annotate": ("ids", "ref", lambda ids: ids + 2),
+    "add": ("rewards", "advantages", lambda rewards: [one - 1 for one in rewards]),
+}
+"""The stages between: the column that each reads, the one that it adds, and how."""
+
+
+def with_added(name: str, rows: dict[str, Any]) -> dict[str, Any]:
+    """The rows with the column that a stage adds."""
+    read, added, make = ADDED[name]
+    return {**rows, added: make(rows[read])}
+
+
+def five_stages(words: bool, width: int, rounds: int) -> tuple[list[float], Moved]:
+    """Seconds of a stream of five stages over 64 rows, and the bytes that each stage fetched in the last round.
+
+    A sampler makes a wide column and two others; a grader, a reference and an advantage add one each; an actor reads
+    three.
 
     Args:
         words: The functions say which columns they read and add.
+        width: Numbers in a row of each wide column.
+        rounds: How often.
     """
     import twinkle
     from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
 
-    def said(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    def said(*names: str) -> tuple[str, ...] | None:
         return names if words else None
 
     @remote_class()
     class Stage:
         @remote_function(dispatch="slice_dp", collect="flatten")
         def sample(self, rows: list[int]) -> dict[str, Any]:
-            ids = np.zeros((len(rows), WIDTH), np.float32)
-            return {"ids": ids, "logprobs": ids + 1, "texts": ["x" * 256 for _ in rows]}
+            return sampled(rows, width)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("texts",)), adds=said(("rewards",)))
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("texts"), adds=said("rewards"))
         def grade(self, rows: dict[str, Any]) -> dict[str, Any]:
-            return {**rows, "rewards": [float(len(text)) for text in rows["texts"]]}
+            return with_added("grade", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("ids",)), adds=said(("ref",)))
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("ids"), adds=said("ref"))
         def annotate(self, rows: dict[str, Any]) -> dict[str, Any]:
-            return {**rows, "ref": rows["ids"] + 2}
+            return with_added("annotate", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("rewards",)), adds=said(("advantages",)))
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("rewards"), adds=said("advantages"))
         def add(self, rows: dict[str, Any]) -> dict[str, Any]:
-            return {**rows, "advantages": [one - 1 for one in rows["rewards"]]}
+            return with_added("add", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said(("ids", "logprobs", "advantages")))
+        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("ids", "logprobs", "advantages"))
         def train(self, rows: dict[str, Any]) -> list[float]:
-            return [float(one) for one in rows["advantages"]]
+            return trained(rows)
 
     names = ("sampler", "grader", "reference", "advantage", "actor")
+    seconds: list[float] = []
+    moved: Moved = {}
     with twinkle.session("ray", groups=[DeviceGroup(name, 1, "CPU") for name in names], progress=False):
         mesh = DeviceMesh.from_sizes(dp_size=1)
         sampler, grader, reference, advantage, actor = [twinkle.on(name, mesh).create(Stage) for name in names]
         stages = (sampler.sample, grader.grade, reference.annotate, advantage.add)
-        with twinkle.stream([list(range(16)) for _ in range(4)], *stages, ahead=32, rows=16) as batches:
-            for batch in batches:
-                twinkle.get(actor.train(batch))
-        found: dict[str, int] = {}
-        for call in twinkle.stats():
-            found[call.method] = found.get(call.method, 0) + call.bytes_fetched
-        return {name: found.get(f"Stage.{name}", 0) for name in ("grade", "annotate", "add", "train")}
+        for _ in range(rounds + 1):
+            calls, began = len(twinkle.stats()), time.perf_counter()
+            with twinkle.stream([list(range(16)) for _ in range(4)], *stages, ahead=32, rows=16) as batches:
+                losses = [twinkle.get(actor.train(batch)) for batch in batches]
+            seconds.append(time.perf_counter() - began)
+            assert losses == [[width + 255.0] * 16] * 4
+            moved = {name: {} for name in (*ADDED, "train")}
+            for call in twinkle.stats()[calls:]:
+                of_stage = moved.get(call.method.removeprefix("Stage."), {})
+                for name, nbytes in call.fetched_by_column.items():
+                    of_stage[name or ""] = of_stage.get(name or "", 0) + nbytes
+    return seconds[1:], moved
+
+
+def five_stages_by_hand(width: int, rounds: int) -> tuple[list[float], Moved]:
+    """The same with plain Ray: actors that pass whole rows on by refs, and at most three batches at work."""
+    import ray
+
+    class Hand:
+        def __init__(self) -> None:
+            self.read: dict[str, int] = {}
+
+        def take_read(self) -> dict[str, int]:
+            read, self.read = self.read, {}
+            return read
+
+        def sample(self, rows: list[int]) -> dict[str, Any]:
+            return sampled(rows, width)
+
+        def stage(self, name: str, rows: dict[str, Any]) -> Any:
+            for column, value in rows.items():
+                nbytes = value.nbytes if isinstance(value, np.ndarray) else len(pickle.dumps(value))
+                self.read[column] = self.read.get(column, 0) + nbytes
+            return trained(rows) if name == "train" else with_added(name, rows)
+
+    kind: Any = ray.remote(num_cpus=0)(Hand)
+    ray.init(address="local", num_cpus=8, log_to_driver=False, include_dashboard=False)
+    seconds: list[float] = []
+    moved: Moved = {}
+    try:
+        sampler, stages = kind.remote(), {name: kind.remote() for name in (*ADDED, "train")}
+        for _ in range(rounds + 1):
+            began = time.perf_counter()
+            at_work: deque[Any] = deque()
+            losses = []
+            for _ in range(4):
+                rows = sampler.sample.remote(list(range(16)))
+                for name, actor in stages.items():
+                    rows = actor.stage.remote(name, rows)
+                at_work.append(rows)
+                if len(at_work) == 3:
+                    losses.append(ray.get(at_work.popleft()))
+            losses += ray.get(list(at_work))
+            seconds.append(time.perf_counter() - began)
+            assert losses == [[width + 255.0] * 16] * 4
+            moved = {name: ray.get(actor.take_read.remote()) for name, actor in stages.items()}
+    finally:
+        ray.shutdown()
+    return seconds[1:], moved
+
+
+def show_stages(how: str, seconds: list[float], moved: Moved) -> None:
+    """A line for the whole, and one for each stage with its bytes by column."""
+    total = sum(sum(of_stage.values()) for of_stage in moved.values())
+    print(f"five stages {how}: {min(seconds):.3f} s, {total / 2**20:.1f} MiB")
+    for name, of_stage in moved.items():
+        ordered = sorted(of_stage.items(), key=lambda item: -item[1])
+        shown = [f"{column or '(no column)'} {nbytes / 2**20:.2f}" for column, nbytes in ordered]
+        print(f"    {name} {sum(of_stage.values()) / 2**20:.2f} MiB: {', '.join(shown)}")
 
 
 def by_hand(rounds: int) -> tuple[list[float], int]:
@@ -148,7 +252,7 @@ def by_hand(rounds: int) -> tuple[list[float], int]:
             return float(rows["wide"].sum())
 
     actor: Any = ray.remote(num_cpus=0)(Hand)
-    ray.init(num_cpus=8, log_to_driver=False, include_dashboard=False)
+    ray.init(address="local", num_cpus=8, log_to_driver=False, include_dashboard=False)
     seconds, fetched = [], 0
     try:
         four, two = [actor.remote() for _ in range(4)], [actor.remote() for _ in range(2)]
@@ -194,11 +298,11 @@ def main() -> None:
     if not given.no_ray:
         ours, ours_bytes = with_twinkle(given.rounds)
         hand, hand_bytes = by_hand(given.rounds)
-        for words in (False, True):
-            moved = five_stages(words)
-            shown = ", ".join(f"{name} {nbytes / 2**20:.2f}" for name, nbytes in moved.items())
-            how = "by column" if words else "of whole rows"
-            print(f"five stages {how}: {sum(moved.values()) / 2**20:.1f} MiB ({shown})")
+        for width in (WIDTH, WIDE):
+            size = f"{4 * width // 1024} KiB in a row of each wide column"
+            show_stages(f"by hand, {size}", *five_stages_by_hand(width, given.rounds))
+            show_stages(f"of whole rows, {size}", *five_stages(False, width, given.rounds))
+            show_stages(f"by column, {size}", *five_stages(True, width, given.rounds))
         print(f"minibatches: {min(ours):.3f} s, by hand {min(hand):.3f} s, ratio {min(hand) / min(ours):.2f}")
         print(f"through the driver: {ours_bytes} bytes, by hand {hand_bytes}")
 
