@@ -237,7 +237,7 @@ def _comparable(value: Any) -> Any:
 
 _SAYS_NOTHING = re.compile(
     r"^_|_token_ids?$|drop|init|^dtype$|^torch_dtype$|^use_cache$|^architectures$|^transformers_version$|^model_type$"
-    r"|name_or_path$|^output_|logits_to_keep$|^return_dict|^vocab_size$|^tie_|positions?$|^max_|aux_loss|jitter|_implementation$|label"
+    r"|name_or_path$|^output_|logits_to_keep$|^return_dict|vocab_size$|^tie_|positions?$|^max_|aux_loss|jitter|_implementation$|label"
     r"|^problem_type$|^pretraining_tp$|^chunk_size|^task|^tokenizer_class$|^quantization|^is_|^add_cross|^bos_|^use_bfloat16$"
 )
 """Fields that change no number of a pass without dropout, or that the shapes of the weights show, or limits."""
