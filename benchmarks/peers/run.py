@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("arguments", "sampling", "streams", "training", "weights", "start", "loader", "served")
+SCRIPTS = ("arguments", "kit", "sampling", "streams", "training", "weights", "start", "loader", "served")
 OUT = ROOT / "out"
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.remote.made_calls import made_call
 
+from twinkle_mesh import DeviceMesh
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.collect import combine, combined_by, ranks_read
@@ -19,8 +21,6 @@ from twinkle_remote.values.rows import rows_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from twinkle_mesh import DeviceMesh
 
 
 def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int], value: Any) -> tuple[list[Any], Any]:
@@ -106,3 +106,27 @@ def test_what_nobody_divides_is_one_share() -> None:
     call = replace(made_call("f", FunctionSpec(), range(8), a=5), kwargs={"b": "x"})
     shares = dispatch(call, Memory().put)
     assert shares.of_rank == [0] * 8 and shares.arguments == [((5,), {"b": "x"})] and shares.count is None
+
+
+@pytest.mark.parametrize("ranks_of_a_share", [1, 2])
+def test_rows_for_one_rank_travel_together_and_those_for_several_are_stored_once(ranks_of_a_share: int) -> None:
+    stored: list[object] = []
+    small, large, twice = np.zeros(50_000), np.zeros(1 << 20), np.ones(50_000)
+    rows = [{"x": small + row, "y": twice} for row in range(4)] + [{"x": large, "y": twice} for _ in range(4)]
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=ranks_of_a_share)
+    call = made_call("f", FunctionSpec(dispatch="slice_dp"), range(mesh.world_size), mesh, a=rows)
+
+    def put(value: Any) -> tuple[object, int]:
+        stored.append(value)
+        return len(stored), value.nbytes
+
+    shares = dispatch(call, put)
+    assert len({id(value) for value in stored}) == len(stored)
+    alone = [row["x"] for row in rows[:4]] if ranks_of_a_share > 1 else []
+    assert [id(value) for value in alone] == [
+        id(value) for value in stored if value is not large and value is not twice
+    ]
+    assert sum(value is large for value in stored) == 1
+    inside = [[type(row["y"]) is np.ndarray for row in share[0][0]] for share in shares.arguments]
+    first = ranks_of_a_share == 1  # the second rank's task would copy what the first one's has
+    assert inside == [[first] * 4, [False] * 4] and sum(value is twice for value in stored) == 1

@@ -10,7 +10,7 @@ from twinkle_remote.call.lazy_values.lazy import Lazy, calls_of, hand_over
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.handed import HandedSlot, HandOver
 from twinkle_remote.protocol.messages import StoredSlot
-from twinkle_remote.values.rows import PLAIN, splitter_of
+from twinkle_remote.values.rows import PLAIN, size_in_bytes, splitter_of
 from twinkle_remote.values.tree import is_plain, map_parts
 from twinkle_remote.values.unknown import runs_once
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MANY = 16
 _ROWS = frozenset({dict, list, tuple})
+_OWN_BYTES = 1 << 20  # of a value for one rank that is stored by itself, which takes as long as to copy so many twice
 _STREAMS = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType})
 
 
@@ -73,6 +74,7 @@ class Encoder:
         of_share: For each distinct share of the arguments, the indexes of its entries in `handed`.
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
+        to_one: Each distinct share goes to one rank.
         unchecked: Whether a list was left as it is.
     """
 
@@ -83,12 +85,14 @@ class Encoder:
         self.of_share: list[list[int]] = []
         self.stored_bytes = 0
         self.used = self.unchecked = False
+        self.to_one = False
         self._leave = unchecked
         self._put = put
         self._lazies: dict[int, tuple[Lazy[Any], HandOver]] = {}
         self._indexes: dict[tuple[int, bool], int] = {}
         self._slots: dict[int, HandedSlot] = {}
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
+        self._inside: dict[int, tuple[object, int]] = {}
 
     def next_share(self) -> None:
         """Begin with the arguments of the next distinct share, whose slots are counted from 0."""
@@ -122,7 +126,14 @@ class Encoder:
         return map_parts(value, self.whole, self._stored_or_itself)
 
     def _stored_or_itself(self, value: Any) -> Any:
-        return self.stored(value) or value
+        return value if self._goes_inside(value) else self.stored(value) or value
+
+    def _goes_inside(self, value: object) -> bool:
+        """Whether a value goes inside the task of the one rank that gets it: hundreds of rows are stored together."""
+        if not self.to_one or id(value) in self._stored:
+            return False
+        share = len(self.of_share)
+        return self._inside.setdefault(id(value), (value, share))[1] == share and size_in_bytes(value) < _OWN_BYTES
 
     def lazy(self, value: Lazy[Any], *, split: bool) -> HandedSlot:
         """A slot for a lazy result.

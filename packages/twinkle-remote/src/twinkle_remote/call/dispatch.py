@@ -95,6 +95,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         call = narrowed(call)
     spec, args, kwargs, ranks, mesh = call.spec, call.args, call.kwargs, call.ranks, call.mesh
     if callable(spec.dispatch):
+        encoder.to_one = True
         arguments: list[Arguments] = []
         for i in range(len(ranks)):
             made: Any = spec.dispatch(len(ranks), i, args, dict(kwargs), mesh)
@@ -124,10 +125,12 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
                 )
     real = common_length(found)
     if real is None and not lazy and not any(own):
+        encoder.to_one = len(ranks) == 1
         encoder.next_share()
         undivided = _went_whole(spec, named) if len(ranks) > 1 else None
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder, undivided=undivided)
     of_rank, count = _data_ranks(spec, ranks, mesh)
+    encoder.to_one = count == len(ranks)
     total = 0 if real is None else rows_to_send(spec.uneven, real, count, call.name)
     balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
     if balanced:
