@@ -13,6 +13,9 @@ def restart(group: str) -> None:
     New workers take the place of the old ones. Its components are constructed again with the same arguments, and
     `restore()` is called on those that have it. Handles stay valid. No call is repeated.
 
+    The workers are seeded as the first ones were, so draws from `random`, numpy and torch begin anew. A component that
+    must not repeat its draws seeds a generator of its own in `restore()`.
+
     Args:
         group: Name of the group; `initialize` must have been given `restart="group"`.
 
