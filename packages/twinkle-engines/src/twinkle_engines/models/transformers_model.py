@@ -97,13 +97,7 @@ class TransformersModel:
         from twinkle_engines.batches.given import flag, fraction
         from twinkle_engines.models.micro_batches import given_sizes
         from twinkle_engines.models.optimizers import check_makers, made_optimizer, made_schedule
-        from twinkle_engines.models.pretrained import (
-            build_model,
-            check_installed,
-            config_facts,
-            enable_checkpointing,
-            torch_dtype,
-        )
+        from twinkle_engines.models.pretrained import check_installed, torch_dtype
         from twinkle_engines.parallel.model_layout import check_precision, own_layout
 
         check_installed("TransformersModel")
@@ -121,6 +115,7 @@ class TransformersModel:
         from twinkle_engines.models.adapters import check_adapters, facts, widen
         from twinkle_engines.models.lost_steps import LostSteps
         from twinkle_engines.models.passes import Passes
+        from twinkle_engines.models.pretrained import build_model, config_facts, enable_checkpointing
         from twinkle_engines.parallel.gradients import GradientSums
         from twinkle_engines.parallel.parallel import divide
 
@@ -137,11 +132,8 @@ class TransformersModel:
         self._lost = LostSteps(self._trained if self._layout.is_first else [])
         self._optimizer = made_optimizer(optimizer, self._trained)
         self._schedule = made_schedule(schedule, self._optimizer)
-        self._counted, self._finite, self._unit = 0.0, True, ""
-        self._skipped = 0
-        self._compared = False
-        self._warned = False
-        self._unsure = False
+        self._counted, self._finite, self._unit, self._skipped = 0.0, True, "", 0
+        self._compared = self._warned = self._unsure = False
 
     @_trained
     def forward_backward(

@@ -95,15 +95,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         call = narrowed(call)
     spec, args, kwargs, ranks, mesh = call.spec, call.args, call.kwargs, call.ranks, call.mesh
     if callable(spec.dispatch):
-        encoder.to_one = True
-        arguments: list[Arguments] = []
-        for i in range(len(ranks)):
-            made: Any = spec.dispatch(len(ranks), i, args, dict(kwargs), mesh)
-            if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
-                raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
-            encoder.next_share()
-            arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
-        return Shares(arguments, range(len(ranks)), encoder, each=True)
+        return _by_callable(spec.dispatch, call, encoder)
     if not args and not kwargs:
         return Shares([((), {})], [0] * len(ranks), encoder)
     named = [(key, _marked(spec, key, value)) for key, value in (*zip(call.names, args, strict=True), *kwargs.items())]
@@ -138,7 +130,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         parts = assigned(spec.rule, _costs(first), total, count, call.name)
     else:
         parts = [_numbers(balanced_slice(total, count, index)) for index in range(count)]
-    arguments = []
+    arguments: list[Arguments] = []
     for part in parts:
         encoder.next_share()
         cut = _RowSlicer(encoder, part, real or 0)
@@ -151,6 +143,18 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         parts = []
     each = (bool(parts) or None) if spec.dispatch == "slice" else False
     return Shares(arguments, of_rank, encoder, count, real, parts, each, balanced=balanced)
+
+
+def _by_callable(divide: Callable[..., Any], call: Call, encoder: Encoder) -> Shares:
+    encoder.to_one = True
+    arguments: list[Arguments] = []
+    for i in range(len(call.ranks)):
+        made: Any = divide(len(call.ranks), i, call.args, dict(call.kwargs), call.mesh)
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
+            raise DispatchError(f"a callable dispatch returns (args, kwargs) for worker {i}, got {made!r:.80}")
+        encoder.next_share()
+        arguments.append((encoder.whole(tuple(made[0])), encoder.whole(made[1])))
+    return Shares(arguments, range(len(call.ranks)), encoder, each=True)
 
 
 def _numbers(part: slice) -> range:
