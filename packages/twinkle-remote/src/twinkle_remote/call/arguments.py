@@ -74,7 +74,7 @@ class Encoder:
         of_share: For each distinct share of the arguments, the indexes of its entries in `handed`.
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
-        to_one: Each distinct share goes to one rank.
+        to_one: What is encoded now goes to one rank, and not whole to all.
         unchecked: Whether a list was left as it is.
     """
 

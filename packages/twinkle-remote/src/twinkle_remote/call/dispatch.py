@@ -122,7 +122,6 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         undivided = _went_whole(spec, named) if len(ranks) > 1 else None
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder, undivided=undivided)
     of_rank, count = _data_ranks(spec, ranks, mesh)
-    encoder.to_one = count == len(ranks)
     total = 0 if real is None else rows_to_send(spec.uneven, real, count, call.name)
     balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
     if balanced:
@@ -134,7 +133,10 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     for part in parts:
         encoder.next_share()
         cut = _RowSlicer(encoder, part, real or 0)
-        values = [cut(v) if divided else encoder.whole(v) for (_, v), divided in zip(named, split, strict=True)]
+        values = []
+        for (_, value), divided in zip(named, split, strict=True):
+            encoder.to_one = count == len(ranks) and (divided or count == 1)
+            values.append(cut(value) if divided else encoder.whole(value))
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
     if any(own):
         length = len(next(value for mine, (_, value) in zip(own, named, strict=True) if mine))
