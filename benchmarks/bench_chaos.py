@@ -2,9 +2,9 @@
 
     python benchmarks/bench_chaos.py [--deaths 120] [--every 1.0] [--samplers 3] [--plain 60] [--seed 0]
 
-A death each second (`--every`), of a rank or of several at once: SIGKILL, SIGSTOP and then SIGKILL, or the fork server
-of the node together with a rank. Each row is to come once, made with the weights of one version that was current
-between its begin and its end; a row whose workers died three times is set aside, and reported. The driver's memory
+A death each second (`--every`), of a rank or of several at once: SIGKILL, or SIGSTOP and then SIGKILL. Each row is to
+come once, made with the weights of one version that was current between its begin and its end; a row whose workers died
+three times is set aside, and reported. The driver's memory
 (anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray follows: as
 many actors that are killed and started again by hand.
 """
@@ -31,7 +31,7 @@ import twinkle
 from twinkle import DeviceGroup, DeviceMesh, WeightSync, current_worker, get, remote_class, remote_function
 
 ROW_SECONDS, WIDTH = 0.02, 4096
-KINDS = ("kill", "kill", "kill", "stop", "server")
+KINDS = ("kill", "kill", "kill", "stop")
 
 
 def started(pid: int) -> int:
@@ -56,7 +56,7 @@ class Model:
         time.sleep(ROW_SECONDS * len(rows))
         again = float(self.weight.min()), float(self.weight.max())
         pid = os.getpid()
-        at = {"rank": current_worker().rank, "pid": pid, "started": started(pid), "parent": os.getppid()}
+        at = {"rank": current_worker().rank, "pid": pid, "started": started(pid)}
         return [{"row": row, "weights": [low, high, *again], **at} for row in rows]
 
     @remote_function(dispatch="all", collect="first")
@@ -87,15 +87,15 @@ class Reaper(threading.Thread):
         super().__init__(name="reaper", daemon=True)
         self.left, self.done, self.kinds = deaths, 0, Counter[str]()
         self._every, self._draw = every, draw
-        self.known: dict[int, tuple[int, int, int]] = {}  # by rank: its process, when that began, its parent
+        self.known: dict[int, tuple[int, int]] = {}  # by rank: its process, and when that began
         self.killed: set[tuple[int, int]] = set()  # numbers of processes are used again
 
     def run(self) -> None:
         while self.left > 0:
             time.sleep(self._every)
-            alive = [one for one in list(self.known.values()) if one[:2] not in self.killed]
+            alive = [one for one in list(self.known.values()) if one not in self.killed]
             count = min(len(alive), self.left, self._draw.choice((1, 1, 1, 2, 3)))
-            for pid, start, parent in self._draw.sample(alive, count):
+            for pid, start in self._draw.sample(alive, count):
                 kind = self._draw.choice(KINDS)
                 self.killed.add((pid, start))
                 if started(pid) != start:
@@ -105,8 +105,6 @@ class Reaper(threading.Thread):
                     if kind == "stop":
                         os.kill(pid, signal.SIGSTOP)
                         time.sleep(0.3)
-                    if kind == "server" and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text(errors="replace"):
-                        os.kill(parent, signal.SIGKILL)
                     os.kill(pid, signal.SIGKILL)
                 self.left -= 1
                 self.done += 1
@@ -143,7 +141,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
                 for begun, ended, one in zip(info.begun, info.ended, made, strict=True):
                     seen[one["row"]] += 1
                     made_with.append((one["row"], one["weights"], begun, ended))
-                    reaper.known[one["rank"]] = one["pid"], one["started"], one["parent"]
+                    reaper.known[one["rank"]] = one["pid"], one["started"]
                 if number == 20:
                     reaper.start()
                 if number % 5 == 4:
@@ -157,7 +155,7 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
                     first, first_at = Figures(), reaper.done
                 if reaper.ident and not reaper.is_alive():
                     over.set()
-            redone, aside = batches.stats().redone, sorted(one.index for one in batches.set_aside)
+            redone = batches.stats().redone
         last = Figures()
     assert first is not None
     wrong = []
@@ -166,10 +164,10 @@ def run(deaths: int, every: float, samplers: int, draw: random.Random) -> dict[s
         if len(set(weights)) > 1 or weights[0] not in held:
             wrong.append(f"row {row}: weights {weights}, where versions {begun} to {ended} hold {sorted(held)}")
     doubled = [row for row, count in seen.items() if count > 1]
-    lost = sorted(set(range(max(seen) + 1)) - set(seen) - set(aside))
+    lost = sorted(set(range(max(seen) + 1)) - set(seen))
     return {
         "deaths": dict(reaper.kinds), "seconds": round(time.monotonic() - began, 1), "rows": len(seen),
-        "redone": redone, "set aside": aside,
+        "redone": redone,
         "versions": sync.version, "lost": lost[:8], "doubled": doubled[:8], "wrong": wrong[:8],
         "driver": last.since(first, reaper.done - first_at),
     }  # fmt: skip

@@ -56,6 +56,11 @@ class Timed(TransformersModel):
         self.spent = time.process_time() - began
         return found
 
+    @remote_function("slice_dp", collect="first", split=("batch",), collective=True)
+    def in_order(self, batch: Any) -> dict[str, float]:
+        """The passes over equally many rows for each rank, in their order."""
+        return self.forward_backward(batch)
+
     @remote_function(dispatch="all", collect="none")
     def seconds(self) -> float:
         """Seconds of the processor for the last passes."""
@@ -66,13 +71,16 @@ def measured(rows: int, steps: int, *, balance: bool) -> tuple[float, float, flo
     """The slowest rank's seconds of a step, its share of the mean, and the wall seconds; the mean of the steps."""
     mesh = DeviceMesh.from_sizes(dp_size=2, device_type="cpu")
     trainer = twinkle.on("trainer", mesh).create(
-        Timed, model, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0), max_tokens=2048, balance=balance
+        Timed,
+        model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        max_tokens=2048,
     )
     slowest = share = wall = 0.0
     for step in range(steps + 1):
         batch = rollouts(rows, step)
         began = time.perf_counter()
-        twinkle.get(trainer.forward_backward(batch))
+        twinkle.get(trainer.forward_backward(batch) if balance else trainer.in_order(batch))
         took = time.perf_counter() - began
         twinkle.get(trainer.step())
         spent: Any = twinkle.get(trainer.seconds())

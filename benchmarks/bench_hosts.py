@@ -6,8 +6,8 @@ It makes two hosts in network namespaces, as `tests/ray/hosts` does, with a link
 node on both, and runs itself on the first one; where the machine does not allow that, it says why and measures nothing.
 In turns, the same bytes go from a worker on the first host to one on the second host: as one raw stream of TCP, as the
 lazy result that a call takes, and by a weight sync. The shares are of the raw stream's bandwidth, by medians. The call
-is an empty one on ranks of the second host: by node, by one message for each rank, and as a plain loop over actors of
-Ray that were started by hand; the seconds of the first two are divided by those of the loop.
+is an empty one on ranks of the second host, and as a plain loop over actors of Ray that were started by hand; its
+seconds are divided by those of the loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ import torch
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup
 from twinkle_ray import WeightSync
-from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -145,8 +144,6 @@ def transfers(megabytes: int, rounds: int) -> list[dict[str, Any]]:
 def calls(ranks: int, rounds: int) -> list[dict[str, Any]]:
     """The best times of an empty call on ranks of the other host."""
     part = twinkle.on("ranks").create(Small)
-    group: Any = running().backend.group("ranks")
-    by_node = group.by_node
     actor_class: Any = ray.remote(Plain)
     actors = [actor_class.options(num_cpus=0, resources={"two": 0.001}).remote() for _ in range(ranks)]
 
@@ -156,18 +153,17 @@ def calls(ranks: int, rounds: int) -> list[dict[str, Any]]:
     def call() -> None:
         twinkle.get(part.nothing())
 
-    ways = {"plain Ray loop": (None, loop), "one message for each rank": (None, call), "by node": (by_node, call)}
+    ways = {"plain Ray loop": loop, "call": call}
     best = dict.fromkeys(ways, (1e9, 1e9))
     for _ in range(rounds):
-        for name, (sender, function) in ways.items():
-            group.by_node = sender
+        for name, function in ways.items():
             function()
             own = time.process_time()
             wall = seconds_of(lambda function=function: [function() for _ in range(CALLS)]) / CALLS  # type: ignore[misc]  # too
             best[name] = min(best[name][0], wall), min(best[name][1], (time.process_time() - own) / CALLS)
     plain = best["plain Ray loop"]
     return [
-        {"name": f"call, {name}", "ranks": ranks, "seconds": wall, "driver_seconds": driver}
+        {"name": name, "ranks": ranks, "seconds": wall, "driver_seconds": driver}
         | {"of_loop": wall / plain[0], "driver_of_loop": driver / plain[1]}
         for name, (wall, driver) in best.items()
     ]
@@ -176,9 +172,7 @@ def calls(ranks: int, rounds: int) -> list[dict[str, Any]]:
 def inside(address: str, options: argparse.Namespace) -> None:
     """Measure, on the first host; prints the rows as JSON."""
     groups = [DeviceGroup(name, 1, name) for name in NAMES]
-    with twinkle.session(
-        "ray", groups=[*groups, DeviceGroup("ranks", options.ranks, "two")], address=address, calls="by_node"
-    ):
+    with twinkle.session("ray", groups=[*groups, DeviceGroup("ranks", options.ranks, "two")], address=address):
         rows = [*transfers(options.megabytes, options.rounds), *calls(options.ranks, options.rounds)]
     print("ROWS " + json.dumps([{"rate": options.rate, **row} for row in rows]), flush=True)
 

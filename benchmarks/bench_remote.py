@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twinkle_mesh import DeviceGroup, DeviceMesh
+from twinkle_mesh import DeviceGroup, DeviceMesh, balanced_slice
 from twinkle_remote import on, remote_class, remote_function, session, submit
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.component import Component
+from twinkle_remote.protocol.call import Call, Component
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.values.join import join
+from twinkle_remote.rows.concat import concat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +99,7 @@ def pieces(value: Any) -> list[Any]:
 
 def slices(length: int) -> list[slice]:
     """The rows of each data rank."""
-    return list(MESH.data_slices(length))
+    return [balanced_slice(length, MESH.data_world_size, part) for part in range(MESH.data_world_size)]
 
 
 def payloads(length: int, width: int) -> dict[str, tuple[Any, Callable[[], Any], Callable[[Any], Any]]]:
@@ -141,7 +140,7 @@ def splitting() -> None:
                 "cut by hand": cut,
                 "dispatch": lambda value=value: pieces(value),  # type: ignore[misc]  # bound here, as its default
                 "join by hand": lambda rejoin=rejoin, parts=parts: rejoin(parts),  # type: ignore[misc]  # likewise
-                "collect": lambda parts=parts: join(parts),  # type: ignore[misc]  # likewise
+                "collect": lambda parts=parts: concat(parts),  # type: ignore[misc]  # likewise
             }
             times = best(timed, number)
             title = f"{name}, {length} rows" + ("" if name == "list" else f" of {width} floats")

@@ -1,10 +1,9 @@
 """The cost of a lazy hand-over from N to N ranks: for each consumer, at 8 to 1,024 ranks, against 8 ranks.
 
-    python benchmarks/bench_scale.py [--mode threads ray calls simulated] [--ranks 8 64 256 1024] [--rounds 3]
+    python benchmarks/bench_scale.py [--mode threads ray calls] [--ranks 8 64 256 1024] [--rounds 3]
         [--workers 2 8 16 32 64] [--json FILE]
 
-"calls" and "simulated" measure one call instead, as `scale_calls.py` here says: by node against one message
-for each rank on real workers, and at 131,072 simulated ranks of 16,384 nodes.
+"calls" measures an empty call on real workers of Ray instead, against a plain loop over as many actors.
 
 On threads each rank is a real thread. On Ray the ranks are simulated: four actors, two for each side, take the tasks of
 all ranks in turn. Tasks, answers, plans and refs are those of as many workers, but the workers do not run at once.
@@ -23,29 +22,31 @@ import json
 import resource
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import scale_calls
+import ray
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import Lazy, submit
-from twinkle_remote.backends import rank_thread
+from twinkle_remote.backends import threads
 from twinkle_remote.backends.support import Worker
-from twinkle_remote.call.start import start
+from twinkle_remote.call.send import start
 from twinkle_remote.call.submit import run_on_workers
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.component import Component, component_of
+from twinkle_remote.protocol.backend import Reply
+from twinkle_remote.protocol.call import Call, Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running, stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.protocol import Outcome
 
 ACTORS = 2
 ROWS = 4  # of each rank
+CALLS = 20
 LAZIES = 8
 KINDS = ("eager", "known", "in a dict", "pending")
 WORKED: list[float] = []  # seconds of the consumers on threads
@@ -73,6 +74,10 @@ class Echo:
         """Identity."""
         return rows
 
+    @twinkle.remote_function(dispatch="all")
+    def nothing(self) -> None:
+        """Return nothing."""
+
 
 class SimulatedGroup:
     """Many ranks over the few workers of a group, which take turns."""
@@ -88,15 +93,18 @@ class SimulatedGroup:
         """The worker that stands for a rank."""
         return self._group.info(rank % self._group.size)
 
-    def submit(self, rank: int, task: Any, inputs: Any) -> Any:
-        """Submit to the worker that stands for the rank."""
-        reply = self._group.submit(rank % self._group.size, task, inputs)
-        reply.rank = rank
-        return reply
-
-    def submit_all(self, ranks: Sequence[int], tasks: Sequence[Any], of_rank: Sequence[int], inputs: Any) -> list[Any]:
+    def submit(self, ranks: Sequence[int], tasks: Sequence[Any], of_rank: Sequence[int], inputs: Any) -> list[Any]:
         """Submit a call to the workers that stand for its ranks."""
-        return [self.submit(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
+        replies = []
+        for rank, index in zip(ranks, of_rank, strict=True):
+            (sent,) = self._group.submit([rank % self._group.size], [tasks[index]], [0], inputs)
+            replies.append(Reply(rank, sent.sent))
+            sent.add_done_callback(partial(_answer, replies[-1]))
+        return replies
+
+
+def _answer(reply: Reply, sent: Any) -> None:
+    reply.answer(replace(sent.result(), rank=reply.rank))
 
 
 class SimulatedBackend:
@@ -112,10 +120,6 @@ class SimulatedBackend:
     def group(self, name: str) -> Any:
         """A group of as many ranks as are simulated."""
         return SimulatedGroup(self._backend.group(name), self._size)
-
-    def outcome(self, reply: Any) -> Any:
-        """The outcome, as that of the rank that its worker stands for."""
-        return replace(self._backend.outcome(reply), rank=reply.rank)
 
 
 @dataclass
@@ -193,7 +197,7 @@ def widened(handle: Any, ranks: int) -> Component:
 def measure(mode: str, ranks: int, rounds: int) -> dict[str, Costs]:
     """The best of some rounds, of each kind."""
     workers = ranks if mode == "threads" else ACTORS
-    vars(rank_thread)["Worker"] = MeasuredWorker  # only here, to measure
+    vars(threads)["Worker"] = MeasuredWorker  # only here, to measure
     groups = [DeviceGroup(name, workers, "CPU") for name in ("source", "target")]
     best: dict[str, Costs] = {}
     with twinkle.session(mode, groups=groups):
@@ -221,10 +225,37 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def calls(mode: str, workers: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """Measure one call; prints a table."""
-    figures = scale_calls.compare(workers, rounds) if mode == "calls" else scale_calls.simulate(131_072, rounds)
-    print(f"\none call{' (simulated ranks)' if mode == 'simulated' else ''}")
+class Plain:
+    """An actor of Ray that does nothing."""
+
+    def nothing(self) -> None:
+        """Return nothing."""
+
+
+def calls(workers: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+    """Measure an empty call on real workers, and the plain loop over actors; prints a table."""
+    best: dict[tuple[str, int], tuple[float, float]] = {}
+    with twinkle.session("ray", groups=[DeviceGroup("ranks", max(workers), "CPU")]):
+        whole = component_of(twinkle.on("ranks").create(Echo))
+        assert whole is not None
+        actor_class: Any = ray.remote(Plain)
+        actors = [actor_class.options(num_cpus=0).remote() for _ in range(max(workers))]
+        spec = FunctionSpec(dispatch="all")
+        for count in [*workers] * rounds:
+            component = replace(whole, ranks=tuple(range(count)))
+            nothing = Call("method", component, "nothing", "Echo.nothing", spec, "here")
+            ways: dict[str, Callable[[], object]] = {
+                "call": lambda call=nothing: Lazy(start(call)).result(),  # type: ignore[misc]  # a default binds it
+                "plain Ray loop": lambda count=count: ray.get([one.nothing.remote() for one in actors[:count]]),  # type: ignore[misc]  # too
+            }
+            for name, function in ways.items():
+                found = _cost(function)
+                best[name, count] = min(best.get((name, count), found), found)
+    figures: list[dict[str, Any]] = [
+        {"mode": "calls", "simulated": False, "name": name, "ranks": count, "seconds": wall, "driver_seconds": driver}
+        for (name, count), (driver, wall) in best.items()
+    ]
+    print("\none call")
     print(f"  {'':<32} {'N':>7} {'driver ms':>10} {'all, ms':>10}")
     for one in figures:
         one["peak_bytes"] = peak_bytes()
@@ -233,10 +264,19 @@ def calls(mode: str, workers: Sequence[int], rounds: int) -> list[dict[str, Any]
     return figures
 
 
+def _cost(function: Callable[[], object]) -> tuple[float, float]:
+    """Processor time of the driver, and the time of a call."""
+    function()
+    began, own = time.perf_counter(), time.process_time()
+    for _ in range(CALLS):
+        function()
+    return (time.process_time() - own) / CALLS, (time.perf_counter() - began) / CALLS
+
+
 def main() -> None:
     """Print a table, and write the figures as JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    modes = ["threads", "ray", "calls", "simulated"]
+    modes = ["threads", "ray", "calls"]
     parser.add_argument("--mode", nargs="+", default=modes, choices=modes)
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 8, 16, 32, 64])
     parser.add_argument("--ranks", nargs="+", type=int, default=[8, 64, 256, 1024])
@@ -245,8 +285,8 @@ def main() -> None:
     options = parser.parse_args()
     figures: list[dict[str, Any]] = []
     for mode in options.mode:
-        if mode in ("calls", "simulated"):
-            figures += calls(mode, options.workers, options.rounds)
+        if mode == "calls":
+            figures += calls(options.workers, options.rounds)
             continue
         print(f"\n{mode}: hand-over from N to N ranks, by consumer" + (" (simulated ranks)" if mode == "ray" else ""))
         print(f"  {'':<9} {'N':>5} {'driver us':>16} {'consumer us':>16} {'task bytes':>16} {'all, ms':>9}")

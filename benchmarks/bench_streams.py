@@ -4,9 +4,8 @@
 
 The load: 64 data ranks in threads, batches of 32 rows, durations lognormal with sigma 1 and at most 20 medians, a loop
 that trains as long as all ranks need for a batch. The best possible is a simulation of the same schedule with the same
-durations and no overhead. What `explain` predicts from the durations alone stands next to what was shown. The table of
-rules is simulated; docs/streams.md shows it. The bookkeeping is measured on the schedule alone: 8,192 simulated data
-ranks with 10^6 rows at work.
+durations and no overhead (`simulated_stream.py`). The table of rules is simulated; docs/streams.md shows it. The
+bookkeeping is measured on the schedule alone: 64 data ranks that run 128 calls each.
 
 `--engines ray` (or threads) measures engines that compute, and nothing else: one sampler and one trainer, a stream with
 default options against the synchronous loop in one session, for answers of constant, uniform and lognormal lengths. The
@@ -25,12 +24,11 @@ import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+from simulated_stream import SimulatedRun, simulate
+
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import StreamStats, get, on, remote_class, remote_function, session, stream
-from twinkle_remote.streams.options import StreamRules
-from twinkle_remote.streams.schedule.scheduler import Scheduler
-from twinkle_remote.streams.schedule.simulated.load import Load, SimulatedRun
-from twinkle_remote.streams.schedule.simulated.simulation import simulate
+from twinkle_remote.streams.schedule import Rules, Schedule, StageCall, StageRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,8 +39,6 @@ RULES: Sequence[tuple[str, dict[str, Any], Sequence[int | None]]] = (
     ("`ahead=1`", {"ahead": 1}, (None,)),
     ('arrival, `"use"`', {"order": "arrival", "stale": "use"}, (1, 2, 4)),
     ("source", {"order": "source"}, (1, 2, 4, 8)),
-    ('arrival, `"wait"`', {"order": "arrival", "stale": "wait"}, (1, 2, 4, 8)),
-    ('arrival, `"redo"`', {"order": "arrival", "stale": "redo"}, (1, 2, 4)),
     ('arrival, `"drop"`', {"order": "arrival", "stale": "drop"}, (1, 2, 4)),
 )
 """A name, its options, and the values of `max_lag`."""
@@ -61,69 +57,57 @@ def drawn(rows: int, median: float) -> list[float]:
     return [median * min(CAP, draw.lognormvariate(0.0, 1.0)) for _ in range(rows)]
 
 
-def simulated(rules: StreamRules, seconds: Sequence[float]) -> SimulatedRun:
-    training = statistics.fmean(seconds) / SLOTS
-    return simulate(rules, [SLOTS], [0], Load(lambda row, stage: seconds[row], [training], len(seconds)))
+def simulated(rules: Rules, seconds: Sequence[float]) -> SimulatedRun:
+    return simulate(rules, SLOTS, seconds, statistics.fmean(seconds) / SLOTS)
 
 
 def table_of_rules() -> None:
     """Print the table of docs/streams.md."""
     seconds = drawn(400 * BATCH, 1.0)
     ideal = SLOTS / statistics.fmean(seconds)
-    print("| rule | share | worst lag | made again | dropped |\n|---|---|---|---|---|")
+    print("| rule | share | worst lag | dropped |\n|---|---|---|---|")
     for name, options, lags in RULES:
-        rules = [StreamRules(rows=BATCH, max_lag=lag, **({"ahead": 10**6} | options)) for lag in lags]
+        rules = [Rules(rows=BATCH, max_lag=lag, **({"ahead": 10**6} | options)) for lag in lags]
         runs = [simulated(rule, seconds) for rule in rules]
         label = name if lags == (None,) else f"{name}, `max_lag` {' / '.join(map(str, lags))}"
         share = " / ".join(f"{run.rows_per_second / ideal:.2f}" for run in runs)
-        worst = " / ".join(str(run.worst_lag) for run in runs)
-        waste = [percent([run.redone for run in runs], seconds), percent([run.dropped for run in runs], seconds)]
-        print(f"| {label} | {share} | {worst} | {waste[0]}| {waste[1]}|", flush=True)
+        worst = " / ".join(str(max(run.lag)) for run in runs)
+        print(f"| {label} | {share} | {worst} | {percent([run.dropped for run in runs], seconds)}|", flush=True)
 
 
 def percent(counts: Sequence[int], seconds: Sequence[float]) -> str:
     return " / ".join(f"{count / len(seconds):.0%}"[:-1] for count in counts) + " % " if any(counts) else ""
 
 
-def real(sleeper: Sleeper, options: dict[str, Any], seconds: Sequence[float]) -> tuple[StreamStats, StreamStats]:
-    """Return what `explain` predicted, and what was shown."""
+def real(sleeper: Sleeper, options: dict[str, Any], seconds: Sequence[float]) -> StreamStats:
     training = BATCH * statistics.fmean(seconds) / SLOTS
     source = [list(seconds[at : at + BATCH]) for at in range(0, len(seconds), BATCH)]
     with stream(source, sleeper.sleep, rows=BATCH, **options) as batches:
-        predicted = batches.explain({"Sleeper.sleep": seconds}, training / BATCH, len(seconds))
         for batch in batches:
             get(batch)
             time.sleep(training)
             batches.publish()
-    return predicted, batches.stats()
+    return batches.stats()
 
 
 def sleeping_samplers(median: float, batches: int) -> None:
     seconds = drawn(batches * BATCH, median)
-    paced: dict[str, Any] = {"ahead": 10**6, "order": "arrival", "max_lag": 4, "stale": "use"}
+    paced: dict[str, Any] = {"ahead": 10**6, "order": "arrival", "max_lag": 4}
     with session("threads", groups=[DeviceGroup("samplers", SLOTS, "CPU")]):
         sleeper = on("samplers", DeviceMesh.from_sizes(dp_size=SLOTS)).create(Sleeper)
         real(sleeper, paced, [0.001] * (4 * BATCH))  # threads are started, code is loaded
-        predicted, streamed = real(sleeper, paced, seconds)
+        streamed = real(sleeper, paced, seconds)
         print(f"\ncapacity pacing 4: {streamed}")
-        best = simulated(StreamRules(rows=BATCH, **paced), seconds)
+        best = simulated(Rules(rows=BATCH, **paced), seconds)
         share = streamed.rows_per_second / best.rows_per_second
         print(f"share of the best possible, {best.rows_per_second:.0f} rows/s: {share:.3f} (aim 0.95)")
-        compare(predicted, streamed)
-        predicted, synchronous = real(sleeper, {"ahead": 0}, seconds)
+        synchronous = real(sleeper, {"ahead": 0}, seconds)
         print(f"\nsynchronous: {synchronous}")
-        compare(predicted, synchronous)
         ratio = streamed.rows_per_second / synchronous.rows_per_second
-        theory = best.rows_per_second / simulated(StreamRules(rows=BATCH), seconds).rows_per_second
+        theory = best.rows_per_second / simulated(Rules(rows=BATCH), seconds).rows_per_second
         print(f"\nstreamed against synchronous: {ratio:.1f}x (aim 8x; {theory:.1f}x without any overhead)")
         overhead(sleeper)
         print(f"a row in the loop's hands after its return: {1e3 * latency(sleeper):.2f} ms (aim 1 ms)\n")
-
-
-def compare(predicted: StreamStats, shown: StreamStats) -> None:
-    rate = predicted.rows_per_second / shown.rows_per_second
-    lag = f", mean lag {predicted.mean_lag:.2f} ({predicted.mean_lag / shown.mean_lag:.3f})" if shown.mean_lag else ""
-    print(f"explain predicted {predicted.rows_per_second:.1f} rows/s ({rate:.3f} of what was shown){lag}")
 
 
 def overhead(sleeper: Sleeper, rows: int = 8192) -> None:
@@ -143,32 +127,26 @@ def latency(sleeper: Sleeper) -> float:
         return statistics.median(time.time() - get(batch)[0] for batch in batches)
 
 
-def bookkeeping(ranks: int = 8192, at_once: int = 123, rows: int = 1_000_000) -> None:
+def bookkeeping(ranks: int = 64, calls: int = 128) -> None:
+    """Memory and time of a row in the schedule alone."""
+    rows = ranks * calls
     gc.collect()
     tracemalloc.start()
-    rules = StreamRules(rows=1024, ahead=rows, order="arrival", max_lag=1000, stale="wait", at_once=at_once)
-    schedule = Scheduler(rules, [ranks], [0])
+    schedule = Schedule(Rules(rows=1024, ahead=rows, order="arrival"), [ranks], [StageRule(0, calls, many=False)])
     schedule.read(rows)
-    chunks: list[int] = []
-    began = time.perf_counter()
-    while works := schedule.next_works():
-        chunks += [work.number for work in works]
-    given = time.perf_counter() - began
-    held = tracemalloc.get_traced_memory()[0] - sum(map(int.__sizeof__, chunks)) - chunks.__sizeof__()
-    print(f"{len(chunks)} rows at work on {ranks} data ranks: {held / rows:.0f} bytes a row")
+    at_work: list[StageCall] = []
+    while begun := schedule.next_calls():
+        at_work += begun
+    held = tracemalloc.get_traced_memory()[0] / rows
+    print(f"{len(at_work)} rows at work on {ranks} data ranks: {held:.0f} bytes a row")
     tracemalloc.stop()
-    random.Random(0).shuffle(chunks)
-    tracemalloc.start()
+    random.Random(0).shuffle(at_work)
     began = time.perf_counter()
-    for chunk in chunks:
-        schedule.finished(chunk)
-    finished = time.perf_counter() - began
-    held += tracemalloc.get_traced_memory()[0]
-    print(f"the same finished, by arrival and age: {held / rows:.0f} bytes a row (aim 200)")
-    tracemalloc.stop()
-    print(
-        f"an event, with the tracing of memory: {1e6 * given / rows:.1f} us begun, {1e6 * finished / rows:.1f} us done"
-    )
+    for call in at_work:
+        schedule.over(call.stage, call.rank)
+        schedule.made(call)
+        schedule.next_calls()
+    print(f"an event: {1e6 * (time.perf_counter() - began) / rows:.1f} us")
 
 
 # engines that compute
@@ -272,7 +250,7 @@ def through(source: Any, stage: Any, trainer: Trainer, **options: Any) -> float:
 
 def computing_engines(mode: str, batches: int = 6, runs: int = 3) -> None:
     """Print the rate of streams with default options against that of the synchronous loop, run in turn."""
-    from twinkle_engines.samplers.sampling_params import SamplingParams
+    from twinkle_engines.samplers.params import SamplingParams
     from twinkle_engines.samplers.transformers_sampler import TransformersSampler
 
     groups = [DeviceGroup("sampler", 1, "CPU"), DeviceGroup("trainer", 1, "CPU")]
@@ -286,13 +264,12 @@ def computing_engines(mode: str, batches: int = 6, runs: int = 3) -> None:
             "continuous": on("sampler", one).create(ContinuousEngine).sample,
         }
         trainer = on("trainer", one).create(Trainer)
-        print(f'| engine, {mode} | lengths | synchronous, rows/s | `ahead=32` | and `order="arrival"` | row by row |')
-        print("|---|---|---|---|---|---|")
+        print(f'| engine, {mode} | lengths | synchronous, rows/s | `ahead=32` | and `order="arrival"` |')
+        print("|---|---|---|---|---|")
         for name, stage in engines.items():
             for lengths in LENGTHS:
                 source = prompts_of(lengths, batches)
                 ways: list[dict[str, Any]] = [{}, {"ahead": 32}, {"ahead": 32, "order": "arrival"}]
-                ways.append({"ahead": 32, "chunk": 1, "at_once": 1})
                 through(source[:2], stage, trainer, ahead=4)
                 taken = [[through(source, stage, trainer, **way) for way in ways] for _ in range(runs)]
                 ratios = [statistics.median(run[0] / run[way] for run in taken) for way in range(1, len(ways))]

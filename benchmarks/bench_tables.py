@@ -18,12 +18,16 @@ import pickle
 import random
 import time
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from twinkle_mesh import balanced_rows, balanced_slice
-from twinkle_remote.call.tables.table_rows import Operand, RowSpan, TableRows
+from twinkle_mesh import balanced_slice
+from twinkle_remote.protocol import Outcome
+from twinkle_remote.tables.balance import balanced_rows
+from twinkle_remote.tables.nodes import Concat, Input, StoredRows, Take
+from twinkle_remote.tables.plan import part, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,16 +36,18 @@ ROWS, WIDTH, EPOCHS, MINIBATCH = 256, 16_384, 2, 64
 WIDE = 131_072  # numbers in a row of each wide column, for five stages whose bytes take longer than their calls
 
 
-def planned(rows: int, places: int) -> float:
-    """Seconds of the process for a take of so many rows, in random order, of so many places."""
+def planned(rows: int, places: int, readers: int) -> tuple[float, float]:
+    """Seconds of the process to count a take of so many rows, in random order, of so many places; and to cut it."""
     share = rows // places
-    table = TableRows((Operand(tuple([RowSpan(place, 0, share) for place in range(places)])),))
     numbers = random.Random(0).sample(range(share * places), share * places)
+    table = Take(Concat(tuple([StoredRows(Input(place)) for place in range(places)])), tuple(numbers))
+    outcomes = [Outcome(place, place, rows=share) for place in range(places)]
     began = time.process_time()
-    taken = TableRows(table.operands, tuple(numbers))
-    (reading,) = taken.read([range(len(numbers))])
-    assert sum(len(own) for _, own in reading.pieces[0]) == len(numbers)
-    return time.process_time() - began
+    counted = resolve(table, outcomes)
+    then = time.process_time()
+    ends = [len(numbers) * reader // readers for reader in range(readers + 1)]
+    assert len([part(counted, range(a, b)) for a, b in pairwise(ends)]) == readers
+    return then - began, time.process_time() - then
 
 
 def evenness(ranks: int, rows: int) -> tuple[float, float, float]:
@@ -80,7 +86,7 @@ def with_twinkle(rounds: int) -> tuple[list[float], int]:
             return float(rows["wide"].sum())
 
     seconds: list[float] = []
-    with twinkle.session("ray", groups=[DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")], progress=False):
+    with twinkle.session("ray", groups=[DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]):
         four = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Stage)
         two = twinkle.on("two", DeviceMesh.from_sizes(dp_size=2)).create(Stage)
         for _ in range(rounds + 1):
@@ -130,15 +136,16 @@ def five_stages(words: bool, width: int, rounds: int) -> tuple[list[float], Move
     three.
 
     Args:
-        words: The functions say which columns they read and add.
+        words: The loop selects the columns that a stage reads, and joins those that it adds.
         width: Numbers in a row of each wide column.
         rounds: How often.
     """
     import twinkle
     from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
 
-    def said(*names: str) -> tuple[str, ...] | None:
-        return names if words else None
+    def stage(name: str, method: Any) -> Any:
+        read = ADDED[name][0]
+        return (lambda rows: twinkle.join(rows, method(twinkle.select(rows, read)))) if words else method
 
     @remote_class()
     class Stage:
@@ -146,40 +153,41 @@ def five_stages(words: bool, width: int, rounds: int) -> tuple[list[float], Move
         def sample(self, rows: list[int]) -> dict[str, Any]:
             return sampled(rows, width)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("texts"), adds=said("rewards"))
+        @remote_function(dispatch="slice_dp", collect="flatten")
         def grade(self, rows: dict[str, Any]) -> dict[str, Any]:
             return with_added("grade", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("ids"), adds=said("ref"))
+        @remote_function(dispatch="slice_dp", collect="flatten")
         def annotate(self, rows: dict[str, Any]) -> dict[str, Any]:
             return with_added("annotate", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("rewards"), adds=said("advantages"))
+        @remote_function(dispatch="slice_dp", collect="flatten")
         def add(self, rows: dict[str, Any]) -> dict[str, Any]:
             return with_added("add", rows)
 
-        @remote_function(dispatch="slice_dp", collect="flatten", reads=said("ids", "logprobs", "advantages"))
+        @remote_function(dispatch="slice_dp", collect="flatten")
         def train(self, rows: dict[str, Any]) -> list[float]:
             return trained(rows)
 
     names = ("sampler", "grader", "reference", "advantage", "actor")
     seconds: list[float] = []
     moved: Moved = {}
-    with twinkle.session("ray", groups=[DeviceGroup(name, 1, "CPU") for name in names], progress=False):
+    with twinkle.session("ray", groups=[DeviceGroup(name, 1, "CPU") for name in names]):
         mesh = DeviceMesh.from_sizes(dp_size=1)
         sampler, grader, reference, advantage, actor = [twinkle.on(name, mesh).create(Stage) for name in names]
-        stages = (sampler.sample, grader.grade, reference.annotate, advantage.add)
+        middle = {"grade": grader.grade, "annotate": reference.annotate, "add": advantage.add}
+        stages = (sampler.sample, *(stage(name, method) for name, method in middle.items()))
         for _ in range(rounds + 1):
             calls, began = len(twinkle.stats()), time.perf_counter()
             with twinkle.stream([list(range(16)) for _ in range(4)], *stages, ahead=32, rows=16) as batches:
-                losses = [twinkle.get(actor.train(batch)) for batch in batches]
+                some = (twinkle.select(one, "ids", "logprobs", "advantages") if words else one for one in batches)
+                losses = [twinkle.get(actor.train(one)) for one in some]
             seconds.append(time.perf_counter() - began)
             assert losses == [[width + 255.0] * 16] * 4
             moved = {name: {} for name in (*ADDED, "train")}
             for call in twinkle.stats()[calls:]:
                 of_stage = moved.get(call.method.removeprefix("Stage."), {})
-                for name, nbytes in call.fetched_by_column.items():
-                    of_stage[name or ""] = of_stage.get(name or "", 0) + nbytes
+                of_stage[""] = of_stage.get("", 0) + call.bytes_fetched
     return seconds[1:], moved
 
 
@@ -287,7 +295,8 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true")
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
-    print(f"take of {given.rows} rows of 64 places, planned: {min(planned(given.rows, 64) for _ in range(3)):.3f} s")
+    counted, cut = min(planned(given.rows, 64, 1024) for _ in range(3))
+    print(f"take of {given.rows} rows of 64 places: counted in {counted:.3f} s, cut for 1,024 readers in {cut:.3f} s")
     print(f"{given.rows} rows to 1,024 ranks: {min(assigned(given.rows, 1024) for _ in range(3)):.3f} s")
     for ranks, rows in ((8, 64), (8, 16), (1024, 16)):
         arrival, balanced, longest = evenness(ranks, rows)

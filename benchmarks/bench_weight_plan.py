@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import Replicate, Shard
 
-from twinkle_ray.weights.messages import RankReport
-from twinkle_ray.weights.planning.box_plan import DEFAULT_BUCKET_BYTES
-from twinkle_ray.weights.planning.manifest import MatchOptions
-from twinkle_ray.weights.planning.sync_plan import compile_plan
-from twinkle_ray.weights.shards.dtensor import placed_boxes
-from twinkle_ray.weights.shards.specs import RankSpecs, TensorSpec
+from twinkle_ray.weights.manifest import MatchOptions
+from twinkle_ray.weights.routes import compile_plan
+from twinkle_ray.weights.shards import RankSpecs, TensorSpec, placed_boxes
+from twinkle_ray.weights.state import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_ray.weights.messages import Side
-    from twinkle_ray.weights.shards.box import Box
+    from twinkle_ray.weights.boxes import Box
+    from twinkle_ray.weights.state import Side
 
 SOURCES, TARGETS, TENSOR_PARALLEL, PER_HOST = 256, 128, 8, 8
 HIDDEN, EXPERT, EXPERTS, HEADS, HEAD = 7168, 2048, 384, 64, 128
@@ -93,13 +91,10 @@ def _spec(name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> TensorSpec
     return TensorSpec(name, "bfloat16", shape, tuple(box for box in boxes if box.volume), name)
 
 
-def reports(side: str, all_specs: Sequence[RankSpecs]) -> list[RankReport]:
+def reports(side: str, ranks: int) -> dict[int, Report]:
     """One process for each rank, 8 to a host."""
-    hosts = [f"{side}{rank // PER_HOST}" for rank in range(len(all_specs))]
-    return [
-        RankReport(f"{host}/{rank}", host, host, rank, f"{side}{rank}", None, "cpu", None, None)
-        for rank, host in enumerate(hosts)
-    ]
+    hosts = [f"{side}{rank // PER_HOST}" for rank in range(ranks)]
+    return {rank: Report(f"{host}/{rank}", host, f"{side}{rank}", None, "cpu") for rank, host in enumerate(hosts)}
 
 
 def main() -> None:
@@ -111,25 +106,25 @@ def main() -> None:
         "source": source_specs(options.layers),
         "target": target_specs(options.layers),
     }
-    both = {side: reports(side, of_side) for side, of_side in all_specs.items()}
+    both = {side: reports(side, len(of_side)) for side, of_side in all_specs.items()}
+    by_digest = {both[side][rank].digest: specs for side in both for rank, specs in enumerate(all_specs[side])}
     needed = 2 * sum(box.volume for rank_specs in all_specs["target"] for spec in rank_specs for box in spec.boxes)
     profiler = cProfile.Profile(time.process_time)
     if options.profile:
         profiler.enable()
     began = time.process_time()
-    plan = compile_plan(all_specs, both, MatchOptions(), DEFAULT_BUCKET_BYTES, "auto")
+    compiled = compile_plan(both, by_digest, MatchOptions(), None)
     planned = time.process_time()
     for side, of_side in both.items():
-        for rank in range(len(of_side)):
-            plan.rank_plan(side, rank)
+        for rank in of_side:
+            compiled.part(side, rank)
     ended = time.process_time()
     if options.profile:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(20)
-    print(
-        f"compile_plan={planned - began:.2f} s CPU  rank_plans={ended - planned:.2f} s CPU  buckets={len(plan.buckets)}"
-    )
-    print(f"bytes received / bytes needed = {sum(plan.plan.received(TARGETS)) / needed:.2f}")
+    moves = sum(len(transfer.moves) for transfer in compiled.plan.transfers)
+    print(f"compile_plan={planned - began:.2f} s CPU  parts={ended - planned:.2f} s CPU  blocks={moves}")
+    print(f"bytes received / bytes needed = {sum(compiled.plan.received(TARGETS)) / needed:.2f}")
 
 
 if __name__ == "__main__":

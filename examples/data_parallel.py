@@ -24,6 +24,8 @@ import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh, remote_class, remote_function
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 Word = tuple[str, float]  # the word, and the logarithm of how often it occurs
@@ -44,8 +46,8 @@ class LetterModel:
     def __init__(self, device_mesh: DeviceMesh, remote_group: str | None = None) -> None:
         self.weights = np.zeros(len(ascii_lowercase) + 1)
 
-    @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
-    def gradient(self, words: list[Word]) -> Step:
+    @remote_function(dispatch="slice_dp", collect="mean")
+    def gradient(self, words: Sequence[Word]) -> Step:
         letters = np.array([[*map(word.count, ascii_lowercase), 1.0] for word, _ in words])
         error = letters @ self.weights - np.array([frequency for _, frequency in words])
         return Step(float(np.mean(error**2)), 2 * letters.T @ error / len(words))

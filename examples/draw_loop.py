@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twinkle import DeviceMesh, plan_transfer
+from twinkle import DeviceMesh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,13 +60,12 @@ def draw_loop(theme: Theme) -> str:
     parts += [_text(60, 190, "sampler: dp=4", theme.ink, bold=True)]
     parts += [_text(430, 190, "actor: dp=2, pp=2, tp=2", theme.ink, bold=True)]
     share = ROWS // SAMPLER.data_world_size
-    pieces = plan_transfer(SAMPLER, ACTOR, [share] * SAMPLER.data_world_size)
-    for target, reads in enumerate(pieces):
-        for piece in reads:
-            x, y = sampler[piece.source]
-            parts.append(_arrow((x + SIDE, y + SIDE / 2), (424, _middle(target)), theme.data[target]))
+    readers = {rank: rank * ACTOR.data_world_size // SAMPLER.data_world_size for rank in sampler}
+    for rank, target in readers.items():
+        x, y = sampler[rank]
+        parts.append(_arrow((x + SIDE, y + SIDE / 2), (424, _middle(target)), theme.data[target]))
     for rank, (x, y) in sampler.items():
-        target = next(at for at, reads in enumerate(pieces) if any(piece.source == rank for piece in reads))
+        target = readers[rank]
         rows = f"rows {rank * share}-{(rank + 1) * share - 1}"
         parts.append(_box(x, y, theme, theme.data[target], (f"dp {rank}", rows)))
     for rank, (x, y) in actor.items():

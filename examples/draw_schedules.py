@@ -27,7 +27,7 @@ class Schedule:
     """The slices of a timeline; seconds since its first one.
 
     Attributes:
-        lanes: For each data rank its chunks: begin, seconds, and version of the weights.
+        lanes: For each data rank its rows: begin, seconds, and version of the weights.
         steps: The same for each step of the loop.
         end: End of the last step.
     """
@@ -43,17 +43,14 @@ class Schedule:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Read the file that `Stream.timeline` wrote for a stream with one stage."""
-    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    start = min(event["ts"] for event in slices)
-    lanes: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
-    for event in slices:
-        if event["cat"] in ("chunk", "step"):
-            chunk = ((event["ts"] - start) / 1e6, event["dur"] / 1e6, event["args"]["version"])
-            lanes.setdefault((event["pid"], event["tid"]), []).append(chunk)
-    loop, *ranks = (lanes[place] for place in sorted(lanes))
-    return Schedule(ranks, loop, max(begin + seconds for begin, seconds, _ in loop))
+    """Read the file that streamed.py wrote."""
+    told: dict[str, list[list[Any]]] = json.loads(path.read_text())
+    start = min(begin for _, begin, _, _ in told["rows"])
+    lanes: dict[int, list[tuple[float, float, int]]] = {}
+    for rank, begin, seconds, version in told["rows"]:
+        lanes.setdefault(rank, []).append((begin - start, seconds, version))
+    steps = [(begin - start, seconds, version) for begin, seconds, version in told["steps"]]
+    return Schedule([lanes[rank] for rank in sorted(lanes)], steps, max(begin + seconds for begin, seconds, _ in steps))
 
 
 def draw_schedules(folder: Path) -> Path:

@@ -34,7 +34,7 @@ def train(options: argparse.Namespace) -> list[float]:
     device = "GPU" if torch.cuda.is_available() else "CPU"
     groups = [DeviceGroup("trainer", options.workers, device), DeviceGroup("sampler", options.samplers, device)]
     history: list[float] = []
-    throughput, sink = engines.Throughput(), engines.JSONLSink(options.log) if options.log else None
+    sink = engines.JSONLSink(options.log) if options.log else None
     with twinkle.session(options.mode, groups=groups, seed=options.seed):
         model = TransformersModel(
             source,
@@ -51,22 +51,25 @@ def train(options: argparse.Namespace) -> list[float]:
         sync()
         loader = DataLoader(PROMPTS * options.steps, batch_size=len(PROMPTS))
         with twinkle.stream(loader, sampler.sample, grader.grade, ahead=options.ahead, max_lag=2) as batches:
+            began = perf_counter()
             for batch in batches:
                 rollouts = advantages(twinkle.get(batch), "grpo", scale=False)
                 history.append(rollouts.sequence_rewards().mean().item())
                 lag = sync.version - int(rollouts.tokens["versions"].min())
                 metrics: dict[str, Any] = {"reward": history[-1], "lag": lag}
                 if sink and lag == 0:  # the same weights, so that the engines alone differ
-                    metrics["mismatch"] = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
+                    metrics["mismatch"] = mismatch(model.annotate(rollouts, "proximal"))
                 metrics |= {**model.forward_backward(rollouts, loss="grpo"), **model.step()}
                 started = perf_counter()
                 sync()
                 metrics["sync_seconds"] = perf_counter() - started
                 print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {metrics['loss']:+.4f}  lag {lag}")
                 if sink:
-                    sink.log({**metrics, **throughput.mark(sum(rollouts.lengths))}, step=len(history))
+                    metrics["tokens_per_second"] = sum(rollouts.lengths) / (perf_counter() - began)
+                    sink.log(metrics, step=len(history))
+                began = perf_counter()
         rollouts = twinkle.get(grader.grade(sampler.sample(PROMPTS)))
-        ratio = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))
+        ratio = mismatch(model.annotate(rollouts, "proximal"))
     report(history, rollouts)
     print(f"the sampler's probabilities against the trainer's: ratio {ratio['mean']:.6f}, worst {ratio['worst']:.6f}")
     return history

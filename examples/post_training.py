@@ -33,7 +33,7 @@ import twinkle
 from twinkle import Batch, DataLoader, DeviceGroup, DeviceMesh, remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 PROMPT = 8  # words of a prompt
 GROUP = 8  # texts for each prompt, whose rewards are compared
@@ -109,12 +109,12 @@ class Actor:
         groups = self.gpt.parameter_groups()
         self.optimizer = torch.optim.AdamW(groups, lr=5e-3, betas=(0.9, 0.95), foreach=True)
 
-    @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
-    def learn(self, texts: list[str]) -> dict[str, float]:
+    @remote_function(dispatch="slice_dp", collect="mean")
+    def learn(self, texts: Sequence[str]) -> dict[str, float]:
         words = torch.tensor([encode(text, self.size.vocabulary) for text in texts])
         return self._step(words[:, :-1], {"next": words[:, 1:]}, next_word_loss)
 
-    @remote_function(dispatch="slice_dp", collect="mean", weight="rows")
+    @remote_function(dispatch="slice_dp", collect="mean")
     def update(self, rollouts: Rollouts) -> dict[str, float]:
         words = rollouts.words.flatten(0, 1)
         rows = {

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from pydoc_data.topics import topics
+from time import perf_counter
 from typing import Any
 
 import tiny_model
@@ -24,7 +25,7 @@ import torch
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh
-from twinkle.engines import JSONLSink, Throughput, TransformersModel, load, save
+from twinkle.engines import JSONLSink, TransformersModel, load, save
 
 BATCH = 16
 
@@ -43,7 +44,7 @@ def train(options: argparse.Namespace) -> list[float]:
     )
     texts = [text for topic in topics.values() for text in topic.split("\n\n") if len(text) > 80]
     losses: list[float] = []
-    throughput, sink = Throughput(), JSONLSink(options.log) if options.log and leads else None
+    sink = JSONLSink(options.log) if options.log and leads else None
     with twinkle.session(options.mode, groups=[DeviceGroup("trainer", options.workers, options.device)]):
         loader = DataLoader(texts, batch_size=BATCH, shuffle=True, collate_fn=partial(collate, tokenizer=tokenizer))
         model = TransformersModel(
@@ -61,13 +62,14 @@ def train(options: argparse.Namespace) -> list[float]:
         batches = chain.from_iterable(repeat(loader))
         stopped = stops()
         while done < options.steps and not stopped:
+            started = perf_counter()
             metrics = {**model.forward_backward(next(batches)), **model.step()}
             done, stopped = done + 1, stops()
             losses.append(metrics["loss"])
             if leads:
                 print(f"step {done:4d}  loss {losses[-1]:.4f}  gradient {metrics['grad_norm']:.3f}", flush=True)
             if sink:
-                sink.log({**metrics, **throughput.mark(int(metrics["tokens"]))}, step=done)
+                sink.log({**metrics, "tokens_per_second": metrics["tokens"] / (perf_counter() - started)}, step=done)
             if options.checkpoints and (done % options.every == 0 or done == options.steps or stopped):
                 save(options.checkpoints, model=model, loader=loader)
     return losses

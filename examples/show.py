@@ -70,7 +70,7 @@ def placement(mode: str, meshes: Mapping[str, DeviceMesh]) -> None:
     for name, mesh in meshes.items():
         where = "whole, in this process instead of:" if mode == "local" else f"{mesh.world_size} workers"
         console.rule(f"[bold]{name}[/]: {where}", align="left")
-        console.print(mesh.describe())
+        console.print(mesh.describe(), markup=False, highlight=False)
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 python examples/streamed.py                                    # 32 samplers in threads
 python examples/streamed.py --mode ray --samplers 4 --rows 4   # the same program on a Ray cluster
-python examples/streamed.py --out out                          # with both timelines, and a picture of them
+python examples/streamed.py --out out                          # with the times of rows, and a picture of them
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STREAMED: dict[str, Any] = {"ahead": 10_000, "order": "arrival", "max_lag": 4, "stale": "use"}
+STREAMED: dict[str, Any] = {"ahead": 10_000, "order": "arrival", "max_lag": 4}
 
 
 @remote_class()
@@ -31,9 +32,13 @@ class Sampler:
     """Sleeps for as long as a model would need to write each answer."""
 
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def sample(self, prompts: list[float]) -> list[float]:
-        time.sleep(sum(prompts))
-        return prompts
+    def sample(self, prompts: list[float]) -> list[tuple[int, float, float]]:
+        made = []
+        for seconds in prompts:
+            began = time.time()
+            time.sleep(seconds)
+            made.append((twinkle.current_worker().rank or 0, began, time.time() - began))
+        return made
 
 
 def prompts_of(batches: int, rows: int, median: float) -> Sequence[list[float]]:
@@ -45,14 +50,18 @@ def prompts_of(batches: int, rows: int, median: float) -> Sequence[list[float]]:
 def run(name: str, prompts: Sequence[list[float]], sampler: Sampler, training: float, out: Path | None) -> float:
     """Train on all prompts; return the rows per second."""
     options = STREAMED if name == "streamed" else {}
+    rows, steps = [], []  # for the picture: what each rank and the loop did, and with which version
     with twinkle.stream(prompts, sampler.sample, rows=len(prompts[0]), **options) as rollouts:
         for batch in rollouts:
-            twinkle.get(batch)
+            made, info, began = twinkle.get(batch), rollouts.info, time.time()
             time.sleep(training)
+            if info is not None:
+                rows += [(*row, version) for row, version in zip(made, info.begun, strict=True)]
+            steps.append((began, time.time() - began, rollouts.version))
             rollouts.publish()  # a WeightSync would publish it by itself
     print(f"{name}: {rollouts.stats()}\n")
     if out is not None:
-        rollouts.timeline(out / f"{name}.json")
+        (out / f"{name}.json").write_text(json.dumps({"rows": rows, "steps": steps}))
     return rollouts.stats().rows_per_second
 
 
@@ -63,7 +72,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32, help="rows of a batch")
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--median", type=float, default=0.05, help="seconds of the median row")
-    parser.add_argument("--out", type=Path, help="folder for timelines and a picture")
+    parser.add_argument("--out", type=Path, help="folder for the times of rows and steps, and a picture of them")
     options = parser.parse_args()
     if options.out is not None and find_spec("matplotlib") is None:
         parser.error(without("matplotlib"))

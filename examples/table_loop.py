@@ -51,9 +51,10 @@ class Sampler:
 
 @remote_class()
 class Grader:
-    @remote_function(dispatch="slice_dp", collect="flatten", reads="text", adds="advantage")
+    @remote_function(dispatch="slice_dp", collect="flatten")
     def grade(self, rows: Rows) -> Rows:
-        return {**rows, "advantage": [1.0 if text[0] == text[-1] else -1.0 / (DIGITS - 1) for text in rows["text"]]}
+        """The advantage of each row."""
+        return {"advantage": [1.0 if text[0] == text[-1] else -1.0 / (DIGITS - 1) for text in rows["text"]]}
 
 
 @remote_class()
@@ -61,7 +62,7 @@ class Actor:
     def __init__(self) -> None:
         self.logits = [[0.0] * DIGITS for _ in range(DIGITS)]
 
-    @remote_function(dispatch="slice_dp", collect="mean", reads=("prompt", "answer", "logprob", "advantage"))
+    @remote_function(dispatch="slice_dp", collect="mean")
     def gradient(self, rows: Rows, clip: float = 0.2) -> dict[str, list[list[float]]]:
         """The mean gradient of the clipped loss of PPO; a row whose `logprob` is None is a supervised one."""
         found = [[0.0] * DIGITS for _ in range(DIGITS)]
@@ -102,12 +103,14 @@ def main(mode: Literal["threads", "ray"] = "threads", steps: int = 12, seed: int
         actor = twinkle.on("actor", mesh).create(Actor)
         older: deque[Any] = deque(maxlen=3)
         for _ in range(steps):
-            new: Any = grader.grade(sampler.sample([draw.randrange(DIGITS) for _ in range(32)]))
+            sampled: Any = sampler.sample([draw.randrange(DIGITS) for _ in range(32)])
+            new: Any = twinkle.join(sampled, grader.grade(twinkle.select(sampled, "text")))
             advantages = twinkle.get(twinkle.select(new, "advantage"))["advantage"]  # the one column that comes here
             means.append(sum(advantages) / len(advantages))
             best = sorted(range(32), key=advantages.__getitem__, reverse=True)[:8]
             mixed = twinkle.concat([new, *older, supervised([draw.randrange(DIGITS) for _ in range(8)])])
-            for rows in twinkle.minibatches(mixed, 16, epochs=2):
+            read = twinkle.select(mixed, "prompt", "answer", "logprob", "advantage")  # the texts stay where they are
+            for rows in twinkle.minibatches(read, 16, epochs=2):
                 logits = actor.step(actor.gradient(rows), rate=2.0)
             sampler.load(logits)
             older.append(twinkle.take(new, best))

@@ -84,31 +84,32 @@ def common_cluster() -> Iterator[tuple[str, str]]:
     """A cluster on this host that this process and programs join: its address, and the mark of its processes."""
     from ray.cluster_utils import Cluster
 
-    from twinkle_ray.forkserver.interpreter import SHARED, forking
-    from twinkle_ray.forkserver.server import IDLE_SECONDS
-
     folder = tempfile.mkdtemp(prefix="twinkle-c-", dir="/tmp")  # its name is short enough for Ray's sockets
     # Ray's Cluster writes its address into Ray's usual folder, which no Ray has made yet on a new machine.
     Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir()), "ray").mkdir(exist_ok=True)
     mark = uuid.uuid4().hex
-    # Otherwise the titles of Ray's processes overwrite their environment in /proc.
-    own = {MARK: mark, "SPT_NOENV": "1", IDLE_SECONDS: "1800"}
+    # Otherwise the titles of Ray's processes overwrite their environment in /proc. A hash seed of the nodes spares
+    # each worker a runtime environment of its own.
+    own = {MARK: mark, "SPT_NOENV": "1", "PYTHONHASHSEED": "0"}
+    before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
-        with forking(Path(folder), SHARED):  # to start a worker is the largest part of many tests
-            cluster = Cluster(
-                initialize_head=True,
-                head_node_args={
-                    "num_cpus": CPUS,
-                    "object_store_memory": STORE_BYTES,
-                    "include_dashboard": False,
-                    "no_monitor": True,
-                    "temp_dir": folder,
-                },
-            )
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": CPUS,
+                "object_store_memory": STORE_BYTES,
+                "include_dashboard": False,
+                "no_monitor": True,
+                "temp_dir": folder,
+            },
+        )
     finally:
-        for name in own:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     yield cluster.address, mark
     cluster.shutdown()  # type: ignore[no-untyped-call]  # Ray's own gap
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,22 +1,25 @@
 """The laws of the house, read off the source of all packages; `python -m tests.test_house` prints what is left of each.
 
-What breaks a law today stands in `LEFT`, by the name of its file: a list that may only shrink.
+A law about sizes is a ratchet, in `COUNTS`: today's number, which may only fall, until the goal is reached. What breaks
+another law today stands in `LEFT`, by the name of its file, with the reason: a list that may only shrink.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import io
 import random
 import re
 import tokenize
 import tomllib
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.test_imports import PACKAGES, ROOT, imports, modules
+from tests.test_imports import PACKAGES, ROOT, modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
     from tests.test_imports import Module
 
 LIBRARIES = ("accelerate", "datasets", "numpy", "peft", "ray", "torch", "transformers", "uvicorn", "vllm")
-MOST_MODULES = 16
-FEW_LINES = 40
+FEW_LINES = 60
+"""A module with fewer has the reason in its docstring, after "Short:"."""
+FEW_MODULES = 3
 MOST_WORDS = 9
 """Words of an error that a test may ask for: more of them are the sentence itself."""
 _PRIVATE_TEXT = re.compile(rf"(?:{'|'.join(LIBRARIES)})(?:\.\w+)*\._[a-zA-Z]\w*(?:\.\w+)*")
@@ -46,54 +50,34 @@ _DIALECT = re.compile(
 _BESIDE = re.compile(r"\b(?:beside|tells|told)\b", re.IGNORECASE)
 """More of it, on pages only."""
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+_OLD_WORDS = re.compile(
+    r"(?:^|_)(?:adjoin\w*|hand_over\w*|handed\w*|heat|left_out\w*|neighbours?|overtaken|patience|pump|quarantine\w*|rereading"
+    r"|rooms?|setbacks?|splitters?|unseen\w*|withdrawn?|written_again)(?:_|$)"
+)
+"""Words of the first edition's dialect that are no plain English names of something else."""
 _STATE = {"os.environ", "os.environb", "sys.executable", "sys.stderr", "sys.stdout"}
 OWN_PROCESSES = {
     "rank_actor": "a worker, at its start",
-    "server": "the fork server, a process of its own",
-    "forked": "a process that the fork server has made",
-    "whole_lines": "a worker, at its start",
 }
 """Files whose code runs in processes of ours: what these set, no program of a user sees."""
-INTERNALS = {"python_internals", "ray_internals", "torch_internals"}
+INTERNALS = {"ray_internals", "torch_internals"}
 """Files that may use private names of a library, with the reason of each."""
 LEFT: dict[str, dict[str, str]] = {
     "private names stand in one file for each library": {
-        "definitions: sys.modules": "a program's definitions are read into `__main__`, and it is put back after that",
-        "delivery: torch.utils.data._utils.pin_memory.pin_memory": "torch pins a tree of tensors in no public function",
-        "interpreter: torch._dynamo": "a module to load ahead of forks, by its name; none of its members is used",
-        "process_start: torch._C": "torch has no public way to take a process off the list of its SIGCHLD handler",
+        "replay: sys.modules": "a program's definitions are read into `__main__`, and it is put back after that",
     },
     "the user's process is left alone": {
-        "collector: gc.disable": "a pause for the work on a wide call, which ends with that work",
-        "collector: gc.freeze": "moves new objects to the old ones, and `gc.unfreeze` follows at once",
-        "collector: gc.unfreeze": "follows `gc.freeze` at once, and only where the user has frozen nothing",
-        "device_probes: os.environ.setdefault": "`twinkle doctor` is a program of its own",
-        "exit_status: sys.stderr": "a failure found at the end of the program sets its exit status; Python has no way",
-        "exit_status: sys.stdout": "as for sys.stderr",
-        "process_start: gc.disable": "a process that is forked now must not collect garbage of its parent",
-        "process_start: gc.freeze": "in a loader process, at its start",
         "serve: signal.signal": "`twinkle serve` is a program of its own",
-        "token_file: os.environ.pop": "a secret that no child may inherit, as the page on security says",
-        "vllm_loop: os.environ.setdefault": "vLLM reads this choice from the environment alone",
+        "serve: os.environ.pop": "a secret that no child may inherit, as the page on security says",
     },
     "no hasattr or getattr on a protocol": {
-        "adapters: getattr value": "an enum of peft's, or a text in its place",
-        "dispatching: getattr name": "a pandas object of a conformance check",
-        "endpoint: getattr weights": "a user's component, which may have the method",
-        "fingerprint: getattr fingerprint": "a user's dataset, which may have it",
-        "fingerprint_types: hasattr columns": "an object of pandas",
-        "fingerprint_types: hasattr take": "an object of pandas",
-        "marks: hasattr state_dict": "a user's class, which may have it",
-        "objects: hasattr value": "a conformance check: a handle has no attributes of its component",
-        "rows: getattr valid": "a user's list, which may have it",
-        "streams: getattr load_state_dict": "a user's dataset, which may have it",
-        "streams: getattr state_dict": "a user's dataset, which may have it",
-    },
-    "a folder has at most 16 modules": {},
-    "a module under 40 lines has two importers": {
-        "error_by_value": "a subclass of Ray's pickler, which is made at its import: only workers that fail need it",
-        "plain_output": "an error handler of `codecs`, which the command registers before all else",
-        "restarting": "the public function, loaded on first use; the backend is at its limit of lines",
+        "build: getattr value": "an enum of peft's, or a text in its place",
+        "checkpoint: hasattr load_state_dict": "a user's part of a checkpoint, which may have it",
+        "checkpoint: hasattr state_dict": "a user's part of a checkpoint, which may have it",
+        "state: getattr weights": "a user's component, which may have the method",
+        "source: getattr info": "a user's source, which may have it",
+        "source: hasattr load_state_dict": "a user's source, which may have it",
+        "source: hasattr state_dict": "a user's source, which may have it",
     },
     "a docstring opens with its subject": {},
     "prose uses the field's words": {},
@@ -105,6 +89,9 @@ LEFT: dict[str, dict[str, str]] = {
         "ray/hosts": "clusters of several hosts, in namespaces of the network",
         "ray/streams": "streams of twinkle-remote over workers of Ray that die",
     },
+    "a keyword of a public function is given in a test": {
+        "serve: insecure": "the command is tested with it",
+    },
 }
 """What breaks a law today, by law, and why it does."""
 _LEFT_OUT = re.compile(
@@ -114,10 +101,16 @@ _MARKED = re.compile(r"#\s*(?:noqa|type: ignore|pragma|pyright: ignore)|\b(?:ski
 _REASON = re.compile(r"[\s:#-]*\w+[\s\S]*\w\b.*")
 
 
+@cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """Return the nodes of a module's tree."""
+    return tuple(ast.walk(modules()[name].tree))
+
+
 def alias_names(module: Module) -> dict[str, str]:
     """Return what the names of a module that it has imported stand for."""
     found: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Import):
             first = {alias.name.partition(".")[0] for alias in node.names if not alias.asname}
             found.update({name: name for name in first})
@@ -140,7 +133,7 @@ def dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
 def private_names(module: Module) -> Iterator[str]:
     """Yield private names of libraries and of Python that a module uses."""
     aliases = alias_names(module)
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -163,7 +156,7 @@ def private_names(module: Module) -> Iterator[str]:
 
 def targets(module: Module) -> Iterator[ast.expr]:
     """Yield what a module assigns to or deletes."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Assign | ast.Delete):
             for target in node.targets:
                 yield from target.elts if isinstance(target, ast.Tuple) else (target,)
@@ -174,7 +167,7 @@ def targets(module: Module) -> Iterator[ast.expr]:
 def changes_of_the_process(module: Module) -> Iterator[str]:
     """Yield what a module changes for its whole process."""
     aliases = alias_names(module)
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         name = dotted(node.func, aliases) if isinstance(node, ast.Call) else None
         if name in _CHANGES:
             yield str(name)
@@ -189,7 +182,7 @@ def members_of_protocols() -> frozenset[str]:
     """Return the names of the members of all protocols of these packages."""
     found: set[str] = set()
     for module in modules().values():
-        for node in ast.walk(module.tree):
+        for node in nodes(module.name):
             if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
                 found.update(
                     each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -199,7 +192,7 @@ def members_of_protocols() -> frozenset[str]:
 
 def looks_for_members(module: Module) -> Iterator[str]:
     """Yield `hasattr` and `getattr` of a protocol's members."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr"):
             name = node.args[1]
             if isinstance(name, ast.Constant) and name.value in members_of_protocols():
@@ -208,7 +201,7 @@ def looks_for_members(module: Module) -> Iterator[str]:
 
 def docstrings_without_a_subject(module: Module) -> Iterator[str]:
     """Yield what has a docstring that opens with a question word, in place of what it is or does."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False) or ""
             if _NO_SUBJECT.match(text):
@@ -217,7 +210,7 @@ def docstrings_without_a_subject(module: Module) -> Iterator[str]:
 
 def dialect(module: Module) -> Iterator[str]:
     """Yield words of the dialect in the docstrings and texts of a module; "what would do" is one: errors say "use"."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _DIALECT.findall(node.value)
 
@@ -233,11 +226,11 @@ def dialect_of_pages() -> set[str]:
 
 
 def twins() -> set[str]:
-    """Return the names of classes that stand in two modules; subjects of the conformance suite are named freely."""
+    """Return the names of classes that stand in two modules."""
     found: dict[str, set[str]] = {}
     for module in modules().values():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and ".conformance." not in module.name:
+        for node in nodes(module.name):
+            if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, set()).add(module.name)
     return {name for name, places in found.items() if len(places) > 1}
 
@@ -274,7 +267,7 @@ def skips_without_reason(tree: ast.Module) -> Iterator[str]:
 def unexplained_suppressions(module: Module) -> Iterator[str]:
     """Yield `suppress(...)` of exceptions without a comment on its line, or on the one above."""
     lines = module.text.splitlines()
-    for node in ast.walk(module.tree):
+    for node in nodes(module.name):
         if isinstance(node, ast.With | ast.AsyncWith):
             for call in (item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)):
                 own, above = lines[call.lineno - 1], lines[call.lineno - 2].strip()
@@ -295,6 +288,27 @@ def sentences_in_tests() -> set[str]:
     return found
 
 
+def keywords_without_a_test() -> set[str]:
+    """Return `function: keyword` of each keyword of a public function, or public class, that no test gives."""
+    given: set[str] = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg is not None:
+                given.add(node.arg)
+            elif isinstance(node, ast.Dict):  # options that a test gives as **{...}
+                given.update(key.value for key in node.keys if isinstance(key, ast.Constant) and type(key.value) is str)
+    found: set[str] = set()
+    for package in ("twinkle", "twinkle.engines"):
+        faces = importlib.import_module(package)
+        for name in faces.__all__:
+            public = getattr(faces, name)
+            raised = isinstance(public, type) and issubclass(public, BaseException)
+            if callable(public) and not raised:
+                keywords = inspect.signature(public).parameters.values()
+                found.update(f"{name}: {one.name}" for one in keywords if one.kind is one.KEYWORD_ONLY)
+    return {one for one in found if one.rpartition(" ")[2] not in given}
+
+
 def folders_without_a_room() -> set[str]:
     """Return the folders of tests that mirror no folder of their package."""
     found: set[str] = set()
@@ -311,35 +325,114 @@ def of_modules(law: Callable[[Module], Iterator[str]], allowed: set[str]) -> set
     return {f"{file}: {what}" for file, module in files if file not in allowed for what in law(module)}
 
 
-def crowded_folders() -> set[str]:
-    """Return the folders with more modules than a floor has."""
+def lines(folder: str) -> int:
+    """Return the lines of the modules below a folder, with docstrings and blanks."""
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in (ROOT / folder).rglob("*.py"))
+
+
+def short_modules(package: str) -> int:
+    """Return how many modules have few lines and no reason for it in their docstring."""
+    return sum(
+        module.lines < FEW_LINES and not module.is_package and "Short:" not in (ast.get_docstring(module.tree) or "")
+        for module in modules().values()
+        if module.package == package
+    )
+
+
+def small_folders() -> int:
+    """Return how many folders have fewer than three modules beside their `__init__`."""
     count: dict[str, int] = {}
     for module in modules().values():
-        if not module.is_package:
-            folder = module.name.rpartition(".")[0]
-            count[folder] = count.get(folder, 0) + 1
-    return {folder.rpartition(".")[2] for folder, found in count.items() if found > MOST_MODULES}
+        folder = module.name if module.is_package else module.name.rpartition(".")[0]
+        count[folder] = count.get(folder, 0) + (not module.is_package)
+    return sum(found < FEW_MODULES for found in count.values())
 
 
-def small_modules() -> set[str]:
-    """Return the modules with few lines and one importer; adapters of optional libraries have none."""
-    importers: dict[str, int] = {}
-    for name in modules():
-        for other in imports(name):
-            importers[other] = importers.get(other, 0) + 1
-    return {
-        name.rpartition(".")[2]
-        for name, module in modules().items()
-        if not module.is_package and module.lines < FEW_LINES and importers.get(name, 0) == 1
+def classes() -> list[ast.ClassDef]:
+    """Return all classes of these packages."""
+    return [node for module in modules().values() for node in nodes(module.name) if isinstance(node, ast.ClassDef)]
+
+
+def members(node: ast.ClassDef) -> set[str]:
+    """Return the names that the body of a class defines."""
+    found = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    found |= {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
+    return {name for name in found if name != "__init__"}
 
 
+def lonely_protocols() -> int:
+    """Return how many protocols and abstract classes have fewer than two classes with all their members."""
+    abstract = {"ABC", "Protocol"}
+    all_classes = classes()
+    own = [node for node in all_classes if {ast.unparse(base).partition("[")[0] for base in node.bases} & abstract]
+    others = [(node, members(node)) for node in all_classes if node not in own]
+    return sum(
+        sum(
+            members(node) <= found or node.name in {ast.unparse(base).partition("[")[0] for base in other.bases}
+            for other, found in others
+        )
+        < 2
+        for node in own
+    )
+
+
+def identifiers_of_the_dialect() -> int:
+    """Return how many names of modules, classes, functions and parameters have a word of the private dialect."""
+    count = 0
+    for module in modules().values():
+        count += bool(_OLD_WORDS.search(module.name.rpartition(".")[2]))
+        for node in nodes(module.name):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                count += bool(_OLD_WORDS.search(_snake(node.name)))
+            elif isinstance(node, ast.arg):
+                count += bool(_OLD_WORDS.search(node.arg))
+    return count
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def public_names(package: str) -> int:
+    """Return how many public names a package has."""
+    return len(importlib.import_module(package).__all__)
+
+
+SHORT_MODULES = {
+    "twinkle_mesh": 0,
+    "twinkle_remote": 4,
+    "twinkle_data": 1,
+    "twinkle_ray": 4,
+    "twinkle_http": 2,
+    "twinkle_engines": 0,
+    "twinkle": 4,
+}
+COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
+    "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 16_383, 12_000),
+    "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_196, 2_200),
+    "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_415, 8_200),
+    "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 4_319, 2_900),
+    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 8_000, 8_000),
+    "lines of twinkle-all": (lambda: lines("src"), 575, 700),
+    "lines of tests": (lambda: lines("tests"), 43_550, 36_000),
+    "folders with fewer than three modules": (small_folders, 4, 0),
+    "protocols without two implementations": (lonely_protocols, 9, 0),
+    "names with a word of the private dialect": (identifiers_of_the_dialect, 35, 0),
+    "public names of twinkle": (lambda: public_names("twinkle"), 50, 50),
+    "public names of twinkle.engines": (lambda: public_names("twinkle.engines"), 21, 45),
+    **{
+        f"modules of {package} under 60 lines": (partial(short_modules, package), count, 0)
+        for package, count in SHORT_MODULES.items()
+    },
+}
+"""What is counted, today's number, and the goal."""
 LAWS: dict[str, Callable[[], set[str]]] = {
     "private names stand in one file for each library": lambda: of_modules(private_names, INTERNALS),
     "the user's process is left alone": lambda: of_modules(changes_of_the_process, {*OWN_PROCESSES, *INTERNALS}),
     "no hasattr or getattr on a protocol": lambda: of_modules(looks_for_members, set()),
-    "a folder has at most 16 modules": crowded_folders,
-    "a module under 40 lines has two importers": small_modules,
     "a docstring opens with its subject": lambda: of_modules(docstrings_without_a_subject, set()),
     "prose uses the field's words": lambda: of_modules(dialect, set()) | dialect_of_pages(),
     "no class name in two modules": twins,
@@ -347,17 +440,30 @@ LAWS: dict[str, Callable[[], set[str]]] = {
     "what is suppressed has its reason next to it": lambda: of_modules(unexplained_suppressions, set()),
     "a test asserts an error's type and a few words": sentences_in_tests,
     "the folders of tests mirror those of the packages": folders_without_a_room,
+    "a keyword of a public function is given in a test": keywords_without_a_test,
 }
+
+
+@cache
+def breaks(law: str) -> set[str]:
+    """Return what breaks a law, by the name of its file."""
+    return LAWS[law]()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_only_falls(name: str) -> None:
+    count, most, goal = COUNTS[name]
+    assert count() <= max(most, goal), f"{name}: {count()}, at most {most} (goal {goal})"
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_what_breaks_a_law_is_known(law: str) -> None:
-    assert sorted(LAWS[law]() - LEFT[law].keys()) == []
+    assert sorted(breaks(law) - LEFT[law].keys()) == []
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_what_breaks_no_law_any_more_is_not_listed(law: str) -> None:
-    assert sorted(LEFT[law].keys() - LAWS[law]()) == []
+    assert sorted(LEFT[law].keys() - breaks(law)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -374,6 +480,8 @@ def test_libraries_with_private_names_in_use_have_an_upper_bound(package: str) -
 
 
 if __name__ == "__main__":
+    for name, (count, most, goal) in COUNTS.items():
+        print(f"{name}: {count()} (at most {most}, goal {goal})")
     for law, found in ((law, LAWS[law]()) for law in LAWS):
         print(f"{law}: {len(found)}")
         for one in sorted(found):

@@ -1,10 +1,9 @@
 """The rules of the layout, read off the source of all packages; `python tests/test_imports.py` prints its figures.
 
-Every `import` and `from ... import` counts, at the top of a module, under TYPE_CHECKING and inside functions alike.
+Every `import` and `from ... import` counts, at the top of a module and inside functions alike. Those under
+TYPE_CHECKING count for the order of the packages, but not for circles: types are free inside a package.
 `from package import name` is an import of the module `package.name` where there is one, else of the package's
 `__init__`. Two things do not count: that Python runs the `__init__` of each folder on the way, and names in strings.
-
-A package keeps a rule from when its name stands in `KEPT_BY`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -45,7 +44,7 @@ FACES = {
         "twinkle_remote",
         "twinkle_remote.errors",
         "twinkle_remote.protocol",
-        "twinkle_remote.values",
+        "twinkle_remote.rows",
         "twinkle_remote.backends.support",
         "twinkle_remote.backends.serving",
     ),
@@ -58,55 +57,8 @@ FACES = {
     ),
 }
 """What other packages may import of a package, where that is not all."""
-ROOMS = {
-    "twinkle_remote": (
-        "protocol",
-        "errors",
-        "interpreter_end",
-        "serving",
-        "context",
-        "running",
-        "random_state",
-        "place",
-        "failures",
-        "values",
-        "sessions",
-        "call",
-        "worker",
-        "component",
-        "streams",
-        "backends",
-        "replay",
-        "conformance",
-    ),
-}
-"""The folders, and the modules beside them, of a package: each imports only what stands before it."""
-REACHES = {
-    "twinkle.cli.device_probes": {  # `twinkle doctor --gpu` tries one block of the data plane by itself
-        "twinkle_ray.weights.planning.box_plan",
-        "twinkle_ray.weights.planning.buckets",
-        "twinkle_ray.weights.shards.box",
-        "twinkle_ray.weights.transport",
-    },
-}
-"""What a module imports behind the faces all the same; this may only shrink."""
-SUBJECTS = "twinkle_remote.conformance.subjects."
-"""Classes that a conformance suite calls may have any names."""
-FEW_PARAMETERS = ("protocol", "values", "call", "worker", "component", "backends", "replay")
-"""The rooms of twinkle_remote whose functions take few parameters: a value holds more."""
-NEAR = ("protocol", "call", "worker", "component", "values")
-"""The rooms of twinkle_remote whose short modules have two importers, but for what one library alone needs."""
-MOST_PARAMETERS = 7
-FEWEST_LINES = 40
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 60
-KEPT_BY = {
-    "circles": tuple(PACKAGES),
-    "faces": tuple(PACKAGES),
-    "names": tuple(PACKAGES),
-    "sizes": tuple(PACKAGES),
-}
-"""The packages that each rule holds for; a name may be repeated in a package that is not among those of "names"."""
 
 
 class Module(NamedTuple):
@@ -133,12 +85,21 @@ def modules() -> dict[str, Module]:
     return found
 
 
+def nodes_at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree that are outside of `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from nodes_at_run_time(node)
+
+
 @cache
-def imports(name: str) -> frozenset[str]:
-    """Return the modules of these packages that a module imports."""
+def imports(name: str, *, types: bool = True) -> frozenset[str]:
+    """Return the modules of these packages that a module imports, also for types alone."""
     module = modules()[name]
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in ast.walk(module.tree) if types else nodes_at_run_time(module.tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -163,7 +124,7 @@ def circles(package: str) -> list[list[str]]:
     def visit(name: str) -> None:
         order[name] = low[name] = len(order)
         stack.append(name)
-        for other in sorted(imports(name)):
+        for other in sorted(imports(name, types=False)):
             if modules()[other].package != package:
                 continue
             if other not in order:
@@ -184,21 +145,6 @@ def circles(package: str) -> list[list[str]]:
     return sorted(found)
 
 
-def upward(package: str) -> list[tuple[str, str]]:
-    """Return (module, module that it imports) where that one stands after it; the package's `__init__` stands last."""
-    places = {room: place for place, room in enumerate(ROOMS[package])}
-
-    def place(name: str) -> int:
-        return len(places) if name == package else places[name.split(".")[1]]
-
-    return [
-        (name, other)
-        for name in names_of(package)
-        for other in sorted(imports(name))
-        if modules()[other].package == package and place(other) > place(name)
-    ]
-
-
 def names_of(package: str) -> list[str]:
     return [name for name, module in modules().items() if module.package == package]
 
@@ -211,34 +157,13 @@ def crossings(package: str) -> Iterator[tuple[str, str]]:
                 yield name, other
 
 
-@cache
-def homes() -> dict[str, list[str]]:
-    """Return the modules that define each public class."""
-    found: dict[str, list[str]] = {}
-    for name, module in modules().items():
-        for node in module.tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not name.startswith(SUBJECTS):
-                found.setdefault(node.name, []).append(name)
-    return found
-
-
 def behind_faces(package: str) -> list[tuple[str, str]]:
     """Return (module, module of another package that it imports) where that one is no public face."""
     return [
         (name, other)
         for name, other in crossings(package)
-        if other not in FACES.get(modules()[other].package, (other,)) and other not in REACHES.get(name, ())
+        if other not in FACES.get(modules()[other].package, (other,))
     ]
-
-
-def repeated(package: str, among: Iterable[str]) -> dict[str, list[str]]:
-    """Return the class names of a package that another module of some packages defines too, with all these modules."""
-    held = {name: [home for home in found if modules()[home].package in among] for name, found in homes().items()}
-    return {
-        name: found
-        for name, found in held.items()
-        if len(found) > 1 and any(modules()[home].package == package for home in found)
-    }
 
 
 def functions(package: str) -> list[tuple[int, str]]:
@@ -251,7 +176,7 @@ def functions(package: str) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("package", KEPT_BY["circles"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     assert circles(package) == []
 
@@ -261,52 +186,15 @@ def test_packages_import_downward_only(package: str) -> None:
     assert [pair for pair in crossings(package) if modules()[pair[1]].package not in BELOW[package]] == []
 
 
-@pytest.mark.parametrize("package", ROOMS)
-def test_the_rooms_of_a_package_import_downward_only(package: str) -> None:
-    assert upward(package) == []
-
-
-@pytest.mark.parametrize("package", KEPT_BY["faces"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_the_public_faces_of_others_only(package: str) -> None:
     assert behind_faces(package) == []
 
 
-@pytest.mark.parametrize("package", KEPT_BY["names"])
-def test_no_class_name_is_defined_in_two_modules(package: str) -> None:
-    assert repeated(package, KEPT_BY["names"]) == {}
-
-
-@pytest.mark.parametrize("package", KEPT_BY["sizes"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_modules_and_functions_stay_short(package: str) -> None:
     assert [name for name in names_of(package) if modules()[name].lines > MOST_LINES] == []
     assert [function for function in functions(package) if function[0] > MOST_LINES_OF_A_FUNCTION] == []
-
-
-def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return how many parameters a function takes, the object itself left out."""
-    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    return len([one for one in named if one.arg not in ("self", "cls")])
-
-
-def inside(rooms: Iterable[str]) -> list[str]:
-    """Return the modules of some rooms of twinkle_remote."""
-    return [name for name in names_of("twinkle_remote") if name.partition(".")[2].partition(".")[0] in rooms]
-
-
-def test_functions_take_few_parameters() -> None:
-    crowded = [
-        (parameters(node), f"{name}.{node.name}")
-        for name in inside(FEW_PARAMETERS)
-        for node in ast.walk(modules()[name].tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and parameters(node) > MOST_PARAMETERS
-    ]
-    assert crowded == []
-
-
-def test_short_modules_have_two_importers() -> None:
-    importers = {name: [other for other in modules() if name in imports(other)] for name in inside(NEAR)}
-    short = [name for name in importers if modules()[name].lines < FEWEST_LINES and not modules()[name].is_package]
-    assert [name for name in short if len(importers[name]) < 2 and ".adapters." not in name] == []
 
 
 def figures(package: str) -> tuple[str, ...]:
@@ -322,7 +210,6 @@ def figures(package: str) -> tuple[str, ...]:
         f"{function[0]} {function[1].removeprefix(f'{package}.')}",
         str(len(circles(package))),
         str(len(behind_faces(package))),
-        " ".join(sorted(repeated(package, PACKAGES))) or "0",
     )
 
 
@@ -335,7 +222,6 @@ if __name__ == "__main__":
         "longest function",
         "circles",
         "inner imports",
-        "repeated",
     )
     table = [head, *map(figures, PACKAGES)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

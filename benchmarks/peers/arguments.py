@@ -206,7 +206,7 @@ def pairs() -> Generator[Pair, None, None]:
     cluster = Cluster(None, num_cpus=3 * WORKERS, options={"object_store_memory": 2 << 30})
     groups = [DeviceGroup("eight", WORKERS, "CPU"), DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]
     try:
-        with twinkle.session("ray", groups=groups, progress=False):
+        with twinkle.session("ray", groups=groups):
             eight = twinkle.on("eight", DeviceMesh.from_sizes(dp_size=4, tp_size=2)).create(Component)
             each = twinkle.on("eight", DeviceMesh.from_sizes(dp_size=8)).create(Component)
             four = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Component)

@@ -52,7 +52,7 @@ def ours() -> Iterator[dict[str, Any]]:
     import twinkle
 
     groups = [twinkle.DeviceGroup(name, size, "CPU") for name, size in SIZES.items()]
-    with twinkle.session("ray", groups=groups, progress=False):
+    with twinkle.session("ray", groups=groups):
         yield components(twinkle)
 
 

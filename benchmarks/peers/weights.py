@@ -44,19 +44,18 @@ def sums(tensors: dict[str, Tensor]) -> list[float]:
 
 
 @contextmanager
-def ours(count: int, size: int, samplers: int, replaced: bool = False) -> Iterator[Callable[[], float]]:
+def ours(count: int, size: int, samplers: int) -> Iterator[Callable[[], float]]:
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_ray.weights import ReplaceableWeights, WeightSync
+    from twinkle_ray.weights import WeightSync
     from twinkle_remote import remote_class, remote_function, session
 
     @remote_class()
     class Model:
-        def __init__(self, replaced: bool) -> None:
-            self.replaced = replaced
+        def __init__(self) -> None:
             self.tensors = parameters(count, size)
 
         def weights(self) -> Any:
-            return ReplaceableWeights(self.tensors) if self.replaced else self.tensors
+            return self.tensors
 
         @remote_function(dispatch="all", collect="flatten")
         def step(self) -> list[float]:
@@ -70,9 +69,9 @@ def ours(count: int, size: int, samplers: int, replaced: bool = False) -> Iterat
     make: Any = Model
     groups = [DeviceGroup("trainer", 1, "CPU"), DeviceGroup("samplers", samplers, "CPU")]
     with session("ray", groups=groups, lazy_collect=False):
-        trainer = make(False, remote_group="trainer")
+        trainer = make(remote_group="trainer")
         mesh = DeviceMesh.from_sizes(dp_size=samplers)
-        sampler = make(replaced, remote_group="samplers", device_mesh=mesh)
+        sampler = make(remote_group="samplers", device_mesh=mesh)
         sync = WeightSync(trainer, sampler)
 
         def one_round() -> float:
@@ -83,7 +82,7 @@ def ours(count: int, size: int, samplers: int, replaced: bool = False) -> Iterat
             assert sampler.sums() == sent * samplers
             return seconds
 
-        for _ in range(3):  # memory is made, and where it is replaced it takes turns from the second one on
+        for _ in range(3):
             one_round()
         yield one_round
 
@@ -132,19 +131,18 @@ def by_hand(count: int, size: int, samplers: int) -> Iterator[Callable[[], float
 
 
 LARGE, MANY = (8, 25 * MB // 4), (1024, 200 * MB // 1024 // 4)
-CASES: dict[str, tuple[tuple[int, int, int], bool, float | None]] = {
-    "12 kB of weights, 1 to 1": ((3, 1024, 1), False, None),
-    "12 kB of weights, 1 to 2": ((3, 1024, 2), False, None),
-    "200 MB of weights in place, 1 to 1": ((*LARGE, 1), False, 1.2),
-    "200 MB of weights in place, 1 to 2": ((*LARGE, 2), False, 1.2),
-    "200 MB of weights in place, 1,024 tensors": ((*MANY, 1), False, 1.2),
-    "200 MB of weights, memory replaced": ((*LARGE, 1), True, 1.2),
+CASES: dict[str, tuple[tuple[int, int, int], float | None]] = {
+    "12 kB of weights, 1 to 1": ((3, 1024, 1), None),
+    "12 kB of weights, 1 to 2": ((3, 1024, 2), None),
+    "200 MB of weights in place, 1 to 1": ((*LARGE, 1), 1.2),
+    "200 MB of weights in place, 1 to 2": ((*LARGE, 2), 1.2),
+    "200 MB of weights in place, 1,024 tensors": ((*MANY, 1), 1.2),
 }
-SIDES = {f"ours: {name}": partial(ours, *case, replaced) for name, (case, replaced, _) in CASES.items()}
-SIDES |= {f"ray: {name}": partial(by_hand, *case) for name, (case, _, _) in CASES.items()}
+SIDES = {f"ours: {name}": partial(ours, *case) for name, (case, _) in CASES.items()}
+SIDES |= {f"ray: {name}": partial(by_hand, *case) for name, (case, _) in CASES.items()}
 ROWS = [
     Row(name, "ray", f"ours: {name}", f"ray: {name}", "s", at_most, rounds=15, by_hand="Ray by hand")
-    for name, (*_, at_most) in CASES.items()
+    for name, (_, at_most) in CASES.items()
 ]
 
 if __name__ == "__main__":

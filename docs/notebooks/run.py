@@ -29,18 +29,13 @@ def run(path: Path, folder: Path = HERE) -> Any:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _is_of_this_run(output)]
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 if {"text/html", "image/svg+xml", "image/png"} & set(output.get("data", ())):
                     output.data.pop("text/plain", None)  # it has the id of this run
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = {"name": "python"}
     return notebook
-
-
-def _is_of_this_run(output: Any) -> bool:
-    """Whether it is a log, or the bar of a slow start."""
-    return output.get("name") == "stderr" or "workers ready" in str(output.get("data", {}).get("text/plain", ""))
 
 
 def main() -> None:

@@ -15,66 +15,42 @@ if TYPE_CHECKING:
     from twinkle_data import DataLoader as DataLoader
     from twinkle_data import DeviceMeshSampler as DeviceMeshSampler
     from twinkle_data import Mixture as Mixture
-    from twinkle_data import Packing as Packing
-    from twinkle_data import ProcessOptions as ProcessOptions
-    from twinkle_data import Shards as Shards
-    from twinkle_data import merge_states as merge_states
-    from twinkle_data import plot_order as plot_order
     from twinkle_data import sample_seed as sample_seed
     from twinkle_mesh import DeviceGroup as DeviceGroup
     from twinkle_mesh import DeviceMesh as DeviceMesh
-    from twinkle_mesh import plan_transfer as plan_transfer
-    from twinkle_ray import Collective as Collective
-    from twinkle_ray import CollectiveError as CollectiveError
-    from twinkle_ray import ManifestError as ManifestError
     from twinkle_ray import MeshCollective as MeshCollective
-    from twinkle_ray import ReplaceableWeights as ReplaceableWeights
     from twinkle_ray import Shard as Shard
-    from twinkle_ray import SingleProcessCollective as SingleProcessCollective
-    from twinkle_ray import StagedWeights as StagedWeights
-    from twinkle_ray import SyncHandle as SyncHandle
-    from twinkle_ray import WeightDelivery as WeightDelivery
     from twinkle_ray import WeightSync as WeightSync
     from twinkle_ray import WeightSyncError as WeightSyncError
-    from twinkle_ray import WeightSyncTimeoutError as WeightSyncTimeoutError
     from twinkle_ray import restart as restart
     from twinkle_remote import CallTimeoutError as CallTimeoutError
     from twinkle_remote import CollectError as CollectError
     from twinkle_remote import DispatchError as DispatchError
     from twinkle_remote import Lazy as Lazy
     from twinkle_remote import NotInitializedError as NotInitializedError
-    from twinkle_remote import Place as Place
     from twinkle_remote import PlacementError as PlacementError
     from twinkle_remote import RemoteCallError as RemoteCallError
     from twinkle_remote import Replicate as Replicate
-    from twinkle_remote import RowsInfo as RowsInfo
-    from twinkle_remote import Server as Server
     from twinkle_remote import SessionLostError as SessionLostError
-    from twinkle_remote import StageStats as StageStats
     from twinkle_remote import Stream as Stream
-    from twinkle_remote import StreamStats as StreamStats
     from twinkle_remote import TwinkleError as TwinkleError
-    from twinkle_remote import UnknownWorkerError as UnknownWorkerError
     from twinkle_remote import WorkerContext as WorkerContext
     from twinkle_remote import WorkerDiedError as WorkerDiedError
-    from twinkle_remote import as_completed as as_completed
     from twinkle_remote import concat as concat
-    from twinkle_remote import current_place as current_place
     from twinkle_remote import current_worker as current_worker
     from twinkle_remote import explain as explain
-    from twinkle_remote import gather as gather
     from twinkle_remote import get as get
     from twinkle_remote import initialize as initialize
     from twinkle_remote import join as join
     from twinkle_remote import map as map  # noqa: A004  named like Python's
     from twinkle_remote import minibatches as minibatches
     from twinkle_remote import on as on
-    from twinkle_remote import register_splitter as register_splitter
+    from twinkle_remote import register_rows as register_rows
     from twinkle_remote import register_type as register_type
     from twinkle_remote import release as release
     from twinkle_remote import remote_class as remote_class
     from twinkle_remote import remote_function as remote_function
-    from twinkle_remote import rows_info as rows_info
+    from twinkle_remote import run_on_workers as run_on_workers
     from twinkle_remote import select as select
     from twinkle_remote import serve as serve
     from twinkle_remote import session as session

@@ -1,4 +1,4 @@
-"""Datasets of every kind, each made of the same rows: lists, columns, torch's, Hugging Face's, streams, shards."""
+"""Datasets of every kind, each made of the same rows: lists, columns, torch's, Hugging Face's, streams."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import torch
 from torch.utils.data import ChainDataset, ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
-
-from twinkle_data import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,16 +75,12 @@ def hf(rows: list[int]) -> Any:
 DATASETS: dict[str, Callable[[list[int]], Any]] = {
     "list": list,
     "tuple": tuple,
-    "numbered": lambda rows: dict(enumerate(rows)),
     "numpy": np.array,
     "tensor": torch.tensor,
     "pandas": pd.Series,
     "polars": pl.Series,
-    "arrow": pa.array,
-    "chunks": lambda rows: pa.chunked_array([rows[:4], rows[4:]]),
-    "columns": lambda rows: {"a": rows, "b": np.array(rows), "c": pa.array(rows), "d": pl.Series(rows)},
+    "columns": lambda rows: {"a": rows, "b": np.array(rows), "c": pd.Series(rows), "d": pl.Series(rows)},
     "column of an object": lambda rows: {"a": Held(rows), "b": rows},
-    "lists": lambda rows: {"a": pa.array([[row] for row in rows]), "b": pl.Series([[row] for row in rows])},
     "hugging face": hf,
     "hf column": lambda rows: {"a": hf(rows)["a"]},
     "hf mapped": lambda rows: hf(rows).select(range(len(rows))).with_format("torch"),
@@ -108,8 +101,6 @@ DATASETS: dict[str, Callable[[list[int]], Any]] = {
     "hf generator": lambda rows: datasets.IterableDataset.from_generator(generated, gen_kwargs={"rows": tuple(rows)}),
     "generator": lambda rows: functools.partial(generated, rows),
     "closure": lambda rows: lambda: iter(rows),
-    "shards": lambda rows: Shards(lambda shard, offset: iter(rows[offset:]), 1, [len(rows)]),
-    "stream of shards": lambda rows: Shards(functools.partial(lambda rows, _, offset: iter(rows[offset:]), rows), 1),
 }
 
 

@@ -1,4 +1,4 @@
-"""Programs of a loader against a page of plain Python: loops, breaks, next, jumps, states, copies, errors, kills.
+"""Programs of a loader against a page of plain Python: loops, breaks, jumps, states, copies, errors, Ctrl-C.
 
 `TWINKLE_LIVES=2000` runs as many of them. Lives (test_lives.py) draw the dataset; programs draw what is done with it.
 """
@@ -9,19 +9,18 @@ import json
 import os
 import pickle
 import random
-import signal
-from contextlib import suppress
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from twinkle_data import DataLoader, Packing, Permutation
+from twinkle_data import BadSampleError, DataLoader, Mixture
+from twinkle_data.order import Permutation
 from twinkle_mesh import DeviceMesh, use_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from twinkle_data.order.tails import Tail
+    from collections.abc import Callable, Iterator
 
 PROGRAMS = int(os.environ.get("TWINKLE_LIVES", "120"))
 
@@ -61,10 +60,9 @@ class Page(NamedTuple):
     seed: int
     shuffle: bool
     batch_size: int
-    tail: Tail
+    drop_last: bool
     epoch: int = 0
     position: int = 0
-    owed: bool = False  # the end of an epoch was reached, and not told
 
     def order(self) -> list[int]:
         whole = Permutation(self.length, self.seed, self.epoch).block(0, self.length).tolist()
@@ -75,15 +73,14 @@ class Page(NamedTuple):
 
     def steps_left(self) -> int:
         full, rest = divmod(self.length - self.position, self.batch_size)
-        return full + (rest > 0 and self.tail != "drop")
+        return full + (rest > 0 and not self.drop_last)
 
     def at(self, epoch: int, position: int) -> Page:
-        moved = self._replace(epoch=epoch, position=position, owed=False)
+        moved = self._replace(epoch=epoch, position=position)
         return moved if moved.steps_left() else moved._replace(epoch=epoch + 1, position=0)
 
     def after_a_step(self) -> Page:
-        moved = self.at(self.epoch, self.position + len(self.rows()))
-        return moved._replace(owed=moved.epoch != self.epoch)
+        return self.at(self.epoch, self.position + len(self.rows()))
 
 
 class Program:
@@ -100,15 +97,14 @@ class Program:
     def build(self, state: dict[str, Any] | None) -> None:
         """New loaders, on other ranks, with other options."""
         draw = self.draw
-        for loader in self.loaders:
-            loader.close()
         ranks = draw.choice([1, 1, 2, 3])
         batch_size = ranks * draw.randint(1, min(3, self.length // ranks))
-        tail: Tail = draw.choice(["drop", "short", "pad"])
+        drop_last = draw.random() < 0.4
         self.workers = int(draw.random() < 0.05)
         self.mesh = DeviceMesh.from_sizes(dp_size=ranks, tp_size=draw.choice([1, 2]))
-        options: Any = {"num_workers": self.workers, "prefetch_factor": draw.randint(1, 3), "retries": 0}
-        options |= {"persistent_workers": draw.random() < 0.5, "collate_fn": draw.choice([None, list])}
+        options: Any = {"num_workers": self.workers, "collate_fn": draw.choice([None, list])}
+        if self.workers:
+            options |= {"prefetch_factor": draw.randint(1, 3), "persistent_workers": draw.random() < 0.5}
         self.datasets = [self.kind(self.length) for _ in range(ranks)]
 
         def make(dataset: Rows) -> DataLoader[Any]:
@@ -118,7 +114,7 @@ class Program:
                 device_mesh=self.mesh,
                 shuffle=self.shuffle,
                 seed=self.seed,
-                tail=tail,
+                drop_last=drop_last,
                 **options,
             )
             if state is not None:
@@ -126,7 +122,7 @@ class Program:
             return loader
 
         self.loaders = self.on_ranks(make, self.datasets)
-        self.page = Page(self.length, self.seed, self.shuffle, batch_size, tail)
+        self.page = Page(self.length, self.seed, self.shuffle, batch_size, drop_last)
         if state is not None:
             self.page = self.page.at(state["epoch"], state["position"])
 
@@ -147,25 +143,22 @@ class Program:
         self.page = self.page.after_a_step()
 
     def check(self) -> None:
+        assert self.on_ranks(len) == [self.page.steps_left()] * len(self.loaders)
         for loader in self.loaders:
             assert (loader.epoch, loader.position) == (self.page.epoch, self.page.position)
-            assert len(loader) == self.page.steps_left()
 
     def loop(self) -> None:
         """A `for` loop that is left after some steps, or at the end of its epoch."""
-        self.page = self.page._replace(owed=False)
         epoch = self.page.epoch
         loops = self.on_ranks(iter)
-        for _ in range(self.draw.randint(1, 4)):
+        for _ in range(self.draw.randint(1, 6)):
             if self.page.epoch != epoch:
                 assert self.on_ranks(lambda running: next(running, None), loops) == [None] * len(loops)
-                self.page = self.page._replace(owed=False)
                 break
             self.take(self.on_ranks(next, loops))
 
     def rest(self) -> None:
         """A `for` loop over the rest of the epoch."""
-        self.page = self.page._replace(owed=False)
         expected, page = [], self.page
         while page.epoch == self.page.epoch:
             expected.append(page.rows())
@@ -176,15 +169,7 @@ class Program:
             for parts in zip(*by_rank, strict=True)
         ]
         assert steps == expected
-        self.page = page._replace(owed=False)
-
-    def next(self) -> None:
-        for _ in range(self.draw.randint(1, 4)):
-            if self.page.owed:
-                self.page = self.page._replace(owed=False)
-                assert self.on_ranks(lambda loader: next(loader, None)) == [None] * len(self.loaders)
-            else:
-                self.take(self.on_ranks(next))
+        self.page = page
 
     def save(self) -> None:
         states = {json.dumps(loader.state_dict()) for loader in self.loaders}
@@ -206,21 +191,15 @@ class Program:
         self.on_ranks(lambda loader: loader.set_epoch(epoch))
         if epoch != self.page.epoch:
             self.page = self.page.at(epoch, 0)
-        elif not self.page.position:
-            self.page = self.page._replace(owed=False)
 
     def copy(self) -> None:
         if not self.workers:
             pairs = pickle.loads(pickle.dumps(list(zip(self.loaders, self.datasets, strict=True))))
             self.loaders, self.datasets = [list(one) for one in zip(*pairs, strict=True)]
-            self.page = self.page._replace(owed=False)
-
-    def close(self) -> None:
-        self.on_ranks(lambda loader: loader.close())
 
     def fail(self) -> None:
         """A sample raises, or Ctrl-C comes while it is read: the step is not counted, and comes again."""
-        if self.workers or self.page.owed:
+        if self.workers:
             return
         wrong = self.draw.choice(self.page.rows())
         error = self.draw.choice([BrokenError("broken"), KeyboardInterrupt()])
@@ -229,8 +208,8 @@ class Program:
 
         def attempt(loader: DataLoader[Any]) -> Any:
             try:
-                return next(loader)
-            except (BrokenError, KeyboardInterrupt):
+                return next(iter(loader))
+            except (BadSampleError, KeyboardInterrupt):
                 assert (loader.epoch, loader.position) == (self.page.epoch, self.page.position)
                 return None
 
@@ -240,22 +219,13 @@ class Program:
         for dataset in self.datasets:
             dataset.raises.clear()
         again = self.on_ranks(
-            lambda pair: next(pair[0]) if pair[1] is None else pair[1],
+            lambda pair: next(iter(pair[0])) if pair[1] is None else pair[1],
             list(zip(self.loaders, batches, strict=True)),
         )
         self.take(again)
 
-    def kill(self) -> None:
-        """The loader processes die."""
-        for loader in self.loaders:
-            run = loader._progress._latest()
-            processes: Any = [] if run is None else getattr(run.pipeline, "_started", [])
-            for process in processes:
-                with suppress(ProcessLookupError, TypeError):  # it has ended, or has not begun
-                    os.kill(process.pid, signal.SIGKILL)
 
-
-OPERATIONS = ("loop", "loop", "next", "next", "rest", "save", "load", "load", "jump", "copy", "close", "fail", "kill")
+OPERATIONS = ("loop", "loop", "rest", "save", "load", "load", "jump", "copy", "fail")
 
 
 def run_program(seed: int) -> None:
@@ -270,8 +240,6 @@ def run_program(seed: int) -> None:
     except Exception as error:
         error.add_note(f"program {seed}: {program.page}, {done}")
         raise
-    finally:
-        program.close()
 
 
 @pytest.mark.slow
@@ -282,50 +250,35 @@ def test_a_program_gives_what_a_page_gives(part: int) -> None:
         run_program(seed)
 
 
-def test_close_leaves_the_end_of_an_epoch_to_be_told() -> None:
-    loader: DataLoader[Any] = DataLoader([1, 2], batch_size=1)
-    assert [list(next(loader)), list(next(loader))] == [[1], [2]]
-    loader.close()
-    assert next(loader, None) is None
-    assert list(next(loader)) == [1]
-
-
 def packed_run(seed: int) -> None:
     """Packs on changing ranks, with changing budgets: each sample once, in the order's steps, never beyond a budget."""
     draw = random.Random(seed)
     length, shuffle = draw.randint(5, 40), draw.random() < 0.5
     tokens = [draw.randint(1, 20) for _ in range(length)]
+    rows = [{"input_ids": [row] * count} for row, count in enumerate(tokens)]
     order = Permutation(length, 3, 0).block(0, length).tolist() if shuffle else list(range(length))
     told: list[int] = []
     state: dict[str, Any] | None = None
     while True:
-        ranks, packs, budget = draw.choice([1, 2, 3]), draw.randint(1, 3), draw.randint(20, 50)
+        ranks, budget, size = draw.choice([1, 2, 3]), draw.randint(20, 50), draw.randint(3, 20)
         mesh = DeviceMesh.from_sizes(dp_size=ranks)
-        size = ranks * draw.randint(1, 6)
-        tail: Tail = draw.choice(["short", "pad"])
+        options: Any = {"batch_size": size, "device_mesh": mesh, "shuffle": shuffle, "seed": 3}
         loaders: list[DataLoader[Any]] = []
+        loops: list[Iterator[Any]] = []
         for rank in range(ranks):
             with use_rank(rank):
-                loader: DataLoader[Any] = DataLoader(
-                    list(range(length)),
-                    batch_size=size,
-                    device_mesh=mesh,
-                    shuffle=shuffle,
-                    seed=3,
-                    tail=tail,
-                    packing=Packing(tokens, budget, packs),
-                )
+                loader: DataLoader[Any] = DataLoader(rows, max_tokens=budget, drop_last=False, **options)
                 if state is not None:
                     loader.load_state_dict(state)
                 loaders.append(loader)
+                loops.append(iter(loader))
         for _ in range(draw.randint(1, 3)):
             left, step = len(loaders[0]), []
-            for rank, loader in enumerate(loaders):
+            for rank, loop in enumerate(loops):
                 with use_rank(rank):
-                    batch = next(loader)
-                assert len(batch) == packs
-                assert all(sum(tokens[row] for row in one) <= budget for one in batch)
-                step += [row for one in batch for row, valid in zip(one, one.valid, strict=True) if valid]
+                    (pack,) = next(loop)
+                assert len(pack) and sum(len(row["input_ids"]) for row in pack) <= budget
+                step += [row for row, valid in zip(pack.indices, pack.valid, strict=True) if valid]
             assert sorted(step) == sorted(order[len(told) : len(told) + len(step)])
             told += step
             if loaders[0].epoch:
@@ -339,3 +292,46 @@ def packed_run(seed: int) -> None:
 def test_packs_of_changing_runs_hold_each_sample_once() -> None:
     for seed in range(40):
         packed_run(seed)
+
+
+def mixed_run(seed: int) -> None:
+    """A mixture on changing ranks: its exact shares in each epoch, and a dataset's rows equally often over all."""
+    draw = random.Random(seed)
+    lengths = {name: draw.randint(1, 12) for name in "abc"[: draw.randint(1, 3)]}
+    weights = draw.choice([None, {name: draw.randint(1, 5) for name in lengths}])
+    mixture = Mixture({name: [(name, row) for row in range(length)] for name, length in lengths.items()}, weights)
+    shuffle, epochs, told = draw.random() < 0.7, draw.randint(1, 4), Counter[tuple[str, int]]()
+    state: dict[str, Any] | None = None
+    for epoch in range(epochs):
+        step, mine = 0, Counter[str]()
+        while step < len(mixture):
+            ranks = draw.choice([1, 2, 3])
+            size, mesh = ranks * draw.randint(1, 3), DeviceMesh.from_sizes(dp_size=ranks)
+            taken, rows = draw.randint(1, 4), []
+            for rank in range(ranks):
+                with use_rank(rank):
+                    loader: DataLoader[Any] = DataLoader(
+                        mixture, batch_size=size, device_mesh=mesh, shuffle=shuffle, seed=seed, drop_last=False
+                    )
+                    if state is not None:
+                        loader.load_state_dict(state)
+                    assert (loader.epoch, loader.position) == (epoch, step)
+                    rows += [
+                        row
+                        for batch in islice(loader, taken)
+                        for row, valid in zip(batch, batch.valid, strict=True)
+                        if valid
+                    ]
+            told.update(rows)
+            mine.update(name for name, _ in rows)
+            step += len(rows)
+            state = json.loads(json.dumps(loader.state_dict()))
+        assert dict(mine) == {name: share for name, share in zip(lengths, mixture.shares, strict=True) if share}
+    for name, length in lengths.items():
+        counts = [told[name, row] for row in range(length)]
+        assert max(counts) - min(counts) <= 1, (seed, name, counts)
+
+
+def test_mixtures_of_changing_runs_have_their_shares() -> None:
+    for seed in range(40):
+        mixed_run(seed)

@@ -33,7 +33,7 @@ def maker() -> Iterator[Maker]:
 
 
 def loader(batch_size: int = 8, **options: Any) -> DataLoader[Any]:
-    return DataLoader(DATA, batch_size=batch_size, shuffle=True, seed=3, tail="short", **options)
+    return DataLoader(DATA, batch_size=batch_size, shuffle=True, seed=3, drop_last=False, **options)
 
 
 def checked(batches: Any, epoch: int, most: int | None = None) -> list[int]:
@@ -86,6 +86,6 @@ def test_lazy_batches_of_a_group_of_loaders(maker: Maker, ahead: int) -> None:
 @pytest.mark.parametrize("ahead", [0, 20])
 def test_fillers_of_a_padded_tail_stay_out(maker: Maker, ahead: int) -> None:
     mesh = DeviceMesh.from_sizes(dp_size=2)
-    source = DataLoader(DATA[:45], batch_size=8, tail="pad", device_mesh=mesh, remote_group="loaders")
+    source = DataLoader(DATA[:45], batch_size=8, drop_last=False, device_mesh=mesh, remote_group="loaders")
     with stream(source, maker.make, ahead=ahead) as batches:
         assert checked(batches, 0) == list(range(45))

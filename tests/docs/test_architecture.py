@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/concepts/a_call_in_one_file.md"]
 HOMES = {
     "twinkle_mesh": ROOT / "packages/twinkle-mesh/src",
     "twinkle_remote": ROOT / "packages/twinkle-remote/src",

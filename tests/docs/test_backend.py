@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "backend.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "howto" / "backend.md"
 
 
 def blocks(language: str) -> list[str]:
@@ -37,7 +38,7 @@ def test_a_stranger_s_backend_is_found_and_passes_the_checks(tmp_path: Path) -> 
     done = subprocess.run(
         [sys.executable, "program.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=120,

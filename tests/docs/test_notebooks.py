@@ -44,7 +44,7 @@ def check(name: str, folder: Path, environment: dict[str, str] | None = None) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["meshes.ipynb", "exact_data.ipynb"])
+@pytest.mark.parametrize("name", ["exact_data.ipynb"])
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
@@ -56,7 +56,6 @@ def test_a_notebook_runs_on_ray(joining: dict[str, str], tmp_path: Path) -> None
 
 def test_each_notebook_is_here_and_shows_something() -> None:
     assert {path.name for path in NOTEBOOKS.glob("*.ipynb")} == {
-        "meshes.ipynb",
         "exact_data.ipynb",
         "remote_loop.ipynb",
     }

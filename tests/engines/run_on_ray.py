@@ -3,7 +3,7 @@
 import json
 
 import torch
-from tiny_models import Build, ragged, sgd
+from tiny_models import Build, logprobs_of, ragged, sgd
 
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
@@ -44,28 +44,22 @@ def main() -> None:
         )
         loss = model.forward_backward(ragged(5, 1))["loss"]
         norm = model.step()["grad_norm"]
-        logprobs = [row.tolist() for row in model.logprobs(ragged(3, 2))]
+        logprobs = [row.tolist() for row in logprobs_of(model, ragged(3, 2))]
         maker = twinkle.on("maker", DeviceMesh.from_sizes(dp_size=2, device_type="cpu")).create(Maker)
         made = maker.make(list(range(len(COUNTS))))
-        by_rank, losses = [], []
-        for balance in (True, False):
-            own = TransformersModel(
-                Build("qwen2"),
-                optimizer=sgd,
-                micro_batch_size=1,
-                balance=balance,
-                device_mesh=mesh,
-                remote_group="trainer",
-            )
-            by_rank.append([row.tolist() for row in twinkle.get(own.logprobs(made))])
-            losses.append([dict(own.forward_backward(made, name, "token")) for name in ("cross_entropy", "grpo")])
-            losses[-1].append(dict(own.forward_backward(made, "grpo", "token", beta=0.1)))
+        own = TransformersModel(
+            Build("qwen2"), optimizer=sgd, micro_batch_size=1, device_mesh=mesh, remote_group="trainer"
+        )
+        balanced = [row.tolist() for row in logprobs_of(own, twinkle.get(made))]
+        losses = [dict(own.forward_backward(made, name, normalize="token")) for name in ("cross_entropy", "grpo")]
+        losses.append(dict(own.forward_backward(made, "grpo", normalize="token", beta=0.1)))
         plain = rollouts(list(range(len(COUNTS))))
         again = TransformersModel(Build("qwen2"), optimizer=sgd, micro_batch_size=1)
-        alone = [dict(again.forward_backward(plain, name, "token")) for name in ("cross_entropy", "grpo")]
-        alone.append(dict(again.forward_backward(plain, "grpo", "token", beta=0.1)))
-        told = {"loss": loss, "norm": norm, "logprobs": logprobs, "balanced": by_rank[0], "in_order": by_rank[1]}
-        print(json.dumps({**told, "losses": [*losses, alone], "lengths": plain.lengths}))
+        alone = [dict(again.forward_backward(plain, name, normalize="token")) for name in ("cross_entropy", "grpo")]
+        in_order = [row.tolist() for row in logprobs_of(again, plain)]
+        alone.append(dict(again.forward_backward(plain, "grpo", normalize="token", beta=0.1)))
+        told = {"loss": loss, "norm": norm, "logprobs": logprobs, "balanced": balanced, "in_order": in_order}
+        print(json.dumps({**told, "losses": [losses, alone], "lengths": plain.lengths}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from math import prod
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from tiny_models import CONFIGS, LORA, Build, adamw, halving, ragged, sgd
+from tiny_models import CONFIGS, LORA, Build, adamw, halving, logprobs_of, ragged, sgd
 from torch.distributed.tensor import DTensor
 
 import twinkle
@@ -27,7 +26,6 @@ from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import Rollouts, TransformersModel
 
 Program: TypeAlias = Callable[[Path, DeviceMesh], None]
-DIVIDES_EXPERTS = find_spec("transformers.distributed.expert_parallel") is not None  # since 5.21
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Case:
         normalize: As for `forward_backward`.
         max_grad_norm: As for the model.
         options: Further options of the model.
-        ep_size: Ranks that experts are divided over at most, where there is no tp and Transformers divides them.
     """
 
     family: str
@@ -47,17 +44,10 @@ class Case:
     normalize: Any = "token"
     max_grad_norm: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    ep_size: int = 1
 
     @property
     def lora(self) -> bool:
         return "lora" in self.options
-
-    def mesh(self, given: DeviceMesh) -> DeviceMesh:
-        if not DIVIDES_EXPERTS or self.ep_size == 1 or given.size("tp") > 1:
-            return given
-        dp, fsdp, ep = given.size("dp"), given.size("fsdp"), min(self.ep_size, given.world_size)
-        return DeviceMesh.from_sizes(dp_size=dp, fsdp_size=fsdp, ep_size=ep, device_type="cpu")
 
 
 ROWS, TOKENS = {"micro_batch_size": 2}, {"max_tokens": 16}
@@ -66,14 +56,14 @@ CASES = {
     "qwen2-adamw-packed": Case("qwen2", adamw, "sequence", options=TOKENS),
     "qwen3-sgd": Case("qwen3", sgd, "sequence", options={**ROWS, "gradient_checkpointing": True}),
     "llama-lora": Case("llama", adamw, max_grad_norm=0.5, options={**ROWS, "lora": LORA}),
-    "qwen3-moe": Case("qwen3-moe", adamw, max_grad_norm=0.5, options=ROWS, ep_size=2),
-    "qwen2-moe-packed": Case("qwen2-moe", sgd, options=TOKENS, ep_size=4),
+    "qwen3-moe": Case("qwen3-moe", adamw, max_grad_norm=0.5, options=ROWS),
+    "qwen2-moe-packed": Case("qwen2-moe", sgd, options=TOKENS),
 }
 
 LAYOUTS = {
     "2x1x1": ("llama-sgd", "qwen3-sgd"),
-    "2x2x1": ("qwen2-adamw-packed", "llama-lora", "qwen3-moe", "qwen2-moe-packed"),  # experts over 2 ranks, and over 4
-    "1x2x2": tuple(name for name, case in CASES.items() if DIVIDES_EXPERTS or case.ep_size == 1),  # also over tp
+    "2x2x1": ("qwen2-adamw-packed", "llama-lora", "qwen3-moe", "qwen2-moe-packed"),
+    "1x2x2": ("llama-sgd", "qwen2-adamw-packed", "qwen3-sgd"),  # also over tp
 }
 """The cases of each layout: each case is divided over data and over tensors."""
 
@@ -89,13 +79,19 @@ def whole(weight: torch.Tensor) -> torch.Tensor:
 
 def run_case(name: str, mesh: DeviceMesh, folder: Path) -> None:
     case = CASES[name]
-    torch.manual_seed(6)
+    build = Build(case.family)
+
+    def seeded() -> Any:  # adapters are drawn after the model, by the generators that the session has seeded
+        model = build()
+        torch.manual_seed(6)
+        return model
+
     model = TransformersModel(
-        Build(case.family),
+        seeded if case.lora else build,
         optimizer=case.optimizer,
         schedule=halving,
         max_grad_norm=case.max_grad_norm,
-        device_mesh=case.mesh(mesh),
+        device_mesh=mesh,
         remote_group="trainer",
         **case.options,
     )
@@ -104,9 +100,9 @@ def run_case(name: str, mesh: DeviceMesh, folder: Path) -> None:
         losses = [model.forward_backward(batch, normalize=case.normalize)["loss"] for batch in step]
         told = model.step()
         figures.append((losses, told["grad_norm"], told["lr"]))
-    logprobs = list(model.logprobs(ragged(6, 4, "left")))
+    logprobs = list(logprobs_of(model, ragged(6, 4, "left")))
     weights = {key: whole(weight) for key, weight in model.weights().items()}
-    model.save_pretrained(folder / f"{name}-model", merge=case.lora)
+    model.save_pretrained(folder / f"{name}-model")
     torch.save((figures, logprobs, weights), folder / f"{name}-{dist.get_rank()}.pt")
 
 
@@ -117,9 +113,10 @@ def train_all(folder: Path, mesh: DeviceMesh) -> None:
     with twinkle.session("local", groups=[DeviceGroup("trainer", mesh.world_size, "CPU")]):
         for name in LAYOUTS[layout]:
             run_case(name, mesh, own)
-        torch.manual_seed(dist.get_rank())
+        torch.manual_seed(dist.get_rank())  # what a rank has drawn before does not part the models that all build
+        TransformersModel(CONFIGS["llama"], optimizer=sgd, device_mesh=mesh, remote_group="trainer")
         try:
-            TransformersModel(CONFIGS["llama"], optimizer=sgd, device_mesh=mesh, remote_group="trainer")
+            TransformersModel(Build("llama", dist.get_rank()), optimizer=sgd, device_mesh=mesh, remote_group="trainer")
         except ValueError as error:
             (own / f"unlike-{dist.get_rank()}.txt").write_text(str(error))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+
+import twinkle
+from twinkle.engines import Rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +48,7 @@ class Build:
     def __call__(self) -> Any:
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            model = AutoModelForCausalLM.from_config(CONFIGS[self.family])
+            model = AutoModelForCausalLM.from_config(deepcopy(CONFIGS[self.family]))  # a head of numbers unties it
             with torch.no_grad():  # biases and norms start alike, which would hide what is divided wrongly
                 for parameter in model.parameters():
                     if parameter.dim() == 1:
@@ -91,6 +95,13 @@ def sequences(batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The ids of each row without padding, and which of them count."""
     columns = (batch["input_ids"], batch["attention_mask"].bool(), batch["labels"] != -100)
     return [(ids[there], counts[there]) for ids, there, counts in zip(*columns, strict=True)]
+
+
+def logprobs_of(model: Any, batch: Any) -> list[torch.Tensor]:
+    """The log-probabilities of each sequence, as `annotate` adds them."""
+    rows = batch if isinstance(batch, Rollouts) else Rollouts([ids for ids, _ in sequences(batch)])
+    found: Rollouts = twinkle.get(model.annotate(rows, "found"))
+    return found.column("found")
 
 
 def plain_logprobs(model: Any, ids: torch.Tensor) -> torch.Tensor:

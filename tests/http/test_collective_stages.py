@@ -46,5 +46,5 @@ class Meeting:
 def test_all_ranks_enter_each_chunk(serving: Callable[..., AbstractContextManager[str]], ahead: int) -> None:
     with serving(SERVER, TOKEN) as address, session("http", address=address, token=TOKEN):
         meeting = on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Meeting)
-        with stream([[i, i + 1, i + 2] for i in range(0, 9, 3)], meeting.meet, rows=4, ahead=ahead, chunk=2) as batches:
+        with stream([[i, i + 1, i + 2] for i in range(0, 9, 3)], meeting.meet, rows=4, ahead=ahead) as batches:
             assert [list(get(batch)) for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14], [16]]

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from tests.conformance.subjects.components import Counter
+from tests.conformance.subjects.echo import Echo
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import get, on, session, submit
-from twinkle_remote.conformance.subjects.components import Counter
-from twinkle_remote.conformance.subjects.echo import Echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +26,11 @@ SERVER = """
     import sys
     from twinkle_mesh import DeviceGroup
     from twinkle_remote import serve, session
-    from twinkle_remote.conformance.subjects.components import Counter
-    from twinkle_remote.conformance.subjects.echo import Echo
+    from tests.conformance.subjects.components import Counter
+    from tests.conformance.subjects.echo import Echo
 
     with session("threads", groups=[DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]):
-        with serve([Counter, Echo], port=0, token=sys.argv[1], hosts=sys.argv[2:]) as server:
+        with serve([Counter, Echo], port=0, token=sys.argv[1]) as server:
             print(server.address, flush=True)
             sys.stdin.read()
 """
@@ -57,8 +57,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._socket.accept()
+                near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 url = urlsplit(self.server)
                 far = socket.create_connection((url.hostname or "", url.port or 0))
+                far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._join, args=(near, far), daemon=True).start()
 
     def _join(self, near: socket.socket, far: socket.socket) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import trustme
 
-from twinkle_http.client import connection
 from twinkle_remote import get, on, release, remote_class, remote_function, session, submit
 from twinkle_remote.errors import BackendError, PlacementError, RemoteCallError, SessionLostError
 
@@ -33,6 +32,7 @@ TOKEN = "a token for tests"
 SERVER = """
     import asyncio, json, logging, sys, time, numpy
     from pathlib import Path
+    from twinkle_http.server import clients
     from twinkle_mesh import DeviceGroup
     from twinkle_remote import remote_class, remote_function, serve, session
 
@@ -68,7 +68,10 @@ SERVER = """
                 raise
 
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
-        with serve([Gated], token="a token for tests", **json.loads(sys.argv[1])) as server:
+        options = json.loads(sys.argv[1])
+        for name, most in options.pop("limits", {}).items():
+            clients.LIMITS[name] = most, clients.LIMITS[name][1]
+        with serve([Gated], token="a token for tests", **options) as server:
             print(server.address, flush=True)
             server.wait()
 """
@@ -320,25 +323,6 @@ def test_a_server_that_does_not_answer_is_an_error_in_time() -> None:
         with pytest.raises(SessionLostError, match="was not reached for 3 s"):
             get(component.echo(b"x"))
         assert time.monotonic() - began < 30.0
-
-
-@pytest.mark.parametrize("idle", [False, True])
-def test_a_server_that_refuses_connections_is_tried_for_a_short_time(
-    idle: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(connection, "_REFUSED_SECONDS", 1.5)
-    monkeypatch.setattr(connection, "_SILENT_SECONDS", 0.2)
-    with running(lease=0.9 if idle else 60.0) as server, session("http", address=server.address, token=TOKEN):
-        component = gated()
-        assert component.echo(b"x") == b"x"
-        server.end()
-        if idle:
-            until(lambda: "does not answer" in caplog.text)
-        began = time.monotonic()
-        with pytest.raises(SessionLostError, match="patience=") as caught:
-            get(component.echo(b"x"))
-        assert time.monotonic() - began < 20.0  # of the 60 s for other losses
-        assert server.address in str(caught.value) and "refuses connections" in caplog.text
 
 
 def test_tls(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance import SIZES, Harness
+from tests.conformance.checks import collecting, coroutines, streaming
+from tests.conformance.subjects.served import VALUE_TYPES
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import register_type, session
-from twinkle_remote.conformance import SIZES, Harness
-from twinkle_remote.conformance.checks import collecting, coroutines, objects, pieces, streaming
-from twinkle_remote.conformance.subjects.served import VALUE_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ SERVER = """
     import sys
     from twinkle_mesh import DeviceGroup
     from twinkle_remote import register_type, serve, session
-    from twinkle_remote.conformance import SIZES
-    from twinkle_remote.conformance.subjects.served import VALUE_TYPES, served_classes
+    from tests.conformance import SIZES
+    from tests.conformance.subjects.served import VALUE_TYPES, served_classes
 
     for kind in VALUE_TYPES:
         register_type(kind)
@@ -33,11 +33,7 @@ SERVER = """
 TOKEN = "a token for tests"
 SOME = (
     collecting.flatten_counts_each_data_rank_once,
-    objects.plain_iterators_are_prefetched,
     *coroutines.CHECKS,
-    pieces.pieces_make_the_whole,
-    pieces.generators_send_their_items,
-    pieces.generators_fail_after_their_items,
     streaming.streaming_without_ahead_makes_the_calls_of_the_loop,
     streaming.streaming_goes_through_stages_one_after_the_other,
 )

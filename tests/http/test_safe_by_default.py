@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.conformance.subjects.components import Counter
 
 from twinkle_remote import serve
-from twinkle_remote.conformance.subjects.components import Counter
 from twinkle_remote.errors import BackendError
 
 TESTS = Path(__file__).parents[1]
@@ -26,6 +26,23 @@ def test_beyond_loopback_it_wants_tls_or_insecure(threads: None) -> None:
             with socket.socket(family) as one:
                 one.settimeout(10.0)
                 assert str(place[0]).startswith("127.") or one.connect_ex(place) != 0, "only this machine reaches it"
+
+
+def test_tokens_come_from_a_file_or_from_the_environment(
+    threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("a token-of-a-file\n")
+    for mode, said in ((0o644, "others can read it"), (0o600, "")):
+        file.chmod(mode)
+        if said:
+            with pytest.raises(ValueError, match=said):
+                serve([Counter], port=0, token=file)
+    with serve([Counter], port=0, token=file) as server:
+        assert server.token == "token-of-a-file"
+    monkeypatch.setenv("TWINKLE_TOKEN", "a token of the environment")
+    with serve([Counter], port=0) as server:
+        assert server.token == "a token of the environment"
 
 
 def test_each_point_of_the_page_has_its_attack() -> None:

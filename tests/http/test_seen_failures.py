@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import as_completed, get, on, remote_class, remote_function, session, submit
+from twinkle_remote import get, on, remote_class, remote_function, session, submit
 from twinkle_remote.call.lazy_values.lazy import call_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,4 @@ def test_a_failure_that_was_seen_is_told_once(
                 with pytest.raises(KeyError):
                     get(taker.take(made.hand_over()))
                 assert call_of(made).seen
-                read = submit(calls.fail, [1, 2, 3, 4])
-                with pytest.raises(KeyError):
-                    get(next(iter(as_completed(read))))
-                assert call_of(read).seen
     assert not caplog.messages

@@ -56,7 +56,8 @@ def test_all_have_the_version_of_today(tmp_path: Path) -> None:
 def test_a_release_writes_its_version_into_all_packages(tmp_path: Path) -> None:
     copy = _copy(tmp_path)
     log = copy / "CHANGELOG.md"
-    log.write_text(log.read_text().replace("\n## ", "\n## Unreleased\n\n- New.\n\n## ", 1))
+    before = re.sub(r"\n## Unreleased\n.*?(?=\n## )", "", log.read_text(), flags=re.DOTALL)
+    log.write_text(before.replace("\n## ", "\n## Unreleased\n\n- New.\n\n## ", 1))
     assert _release(copy, "0.7.1").returncode == 0
     assert log.read_text().startswith("# Changelog\n\n## 0.7.1\n\n- New.\n\n## 0.")
     for folder in FOLDERS:

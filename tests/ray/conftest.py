@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MARK = "RAY_TWINKLE_TEST"  # every process of a program's cluster inherits RAY_*, so that what is left over is found
 GROUPS = {"four": 4, "two": 2}
+_COLOURS = re.compile(r"\x1b\[\d*m")  # of Ray's labels of lines
 SLACK = 3  # limits are for a quiet machine of two cores; this much longer is not a hang
 
 
@@ -92,7 +94,7 @@ class Program:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(line)
+            self._lines.put(_COLOURS.sub("", line))
         self._lines.put(None)
 
     def say(self, line: str) -> None:
@@ -162,12 +164,10 @@ class Program:
             try:
                 environment = (entry / "environ").read_bytes()
                 _, _, status = (entry / "stat").read_text().rpartition(") ")
-                state, _, _, session, *_ = status.split()
+                state = status.split()[0]
                 if any(mark in environment for mark in marks) and state != "Z":
                     line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-                    # The fork server of a common cluster is its node's, and its forks are in its session.
-                    if len(marks) == 1 or "forkserver/server.py" not in line or session != entry.name:
-                        found[int(entry.name)] = line
+                    found[int(entry.name)] = line
             except OSError:  # it ended meanwhile, or is another user's
                 continue
         return {pid: line for pid, line in found.items() if not line.startswith("ray::IDLE")}

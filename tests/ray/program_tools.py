@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,21 +34,12 @@ def report(name: str, function: Callable[[], object]) -> None:
 
 
 def start_cluster(**head: Any) -> Cluster:
-    """A cluster that more nodes can be added to; its head has no process that only a person would read of.
-
-    Workers of its nodes are forks of processes that have loaded what the program has.
-    """
+    """A cluster that more nodes can be added to; its head has no process that only a person would read of."""
     from ray.cluster_utils import Cluster
 
-    from twinkle_ray.forkserver.interpreter import SHARED, forking, node_folder
-
-    class ForkingCluster(Cluster):
-        def add_node(self, *given: Any, **options: Any) -> Any:
-            with forking(node_folder(), [name for name in SHARED if name in sys.modules]):
-                return super().add_node(*given, **options)
-
+    os.environ.setdefault("PYTHONHASHSEED", "0")  # of its nodes: workers need no runtime environment
     unused = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
-    return ForkingCluster(initialize_head=True, head_node_args={**head, **unused})
+    return Cluster(initialize_head=True, head_node_args={**head, **unused})
 
 
 def raylets(address: str | None = None) -> list[int]:

@@ -22,33 +22,36 @@ Draws = tuple[int, float, float, float]
 @twinkle.remote_class()
 class Model:
     def __init__(self) -> None:
-        import random
-
-        import numpy as np
-        import torch
-
         self.drawn = torch.initial_seed(), random.random(), float(np.random.rand()), float(torch.rand(()))
 
     @twinkle.remote_function(dispatch="all")
     def told(self) -> Draws:
         return self.drawn
 
+    @twinkle.remote_function(execute="first")
+    def draws_on_one(self) -> None:
+        torch.rand(5), random.random(), np.random.rand()
+
+
+def drawn_with(seed: int) -> Draws:
+    return (
+        seed,
+        random.Random(seed).random(),
+        float(np.random.RandomState(seed).rand()),
+        float(torch.rand((), generator=torch.Generator().manual_seed(seed))),
+    )
+
 
 @pytest.mark.parametrize("seed", [7, np.int64(8)])
-def test_every_generator_is_seeded_though_workers_load_numpy_and_torch_later(ray_cluster: None, seed: int) -> None:
+def test_every_generator_is_seeded_before_each_constructor_alike_on_all_ranks(ray_cluster: None, seed: int) -> None:
     options: dict[str, Any] = {"placement_timeout": np.int64(60), "start_timeout": np.float32(120)}
     with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], seed=seed, lazy_collect=False, **options):
-        told = twinkle.on("actor").create(Model).told()
+        first = twinkle.on("actor").create(Model)
+        first.draws_on_one()
+        told = [first.told(), twinkle.on("actor").create(Model).told()]
         with pytest.raises(twinkle.TwinkleError, match=r'initialize\("ray", restart="group"\)'):
             restart("actor")  # it has to be asked for at the start
-    number = int(seed)
-    expected = (
-        number,
-        random.Random(number).random(),
-        float(np.random.RandomState(number).rand()),
-        float(torch.rand((), generator=torch.Generator().manual_seed(number))),
-    )
-    assert told == [expected] * 2
+    assert told == [[drawn_with(int(seed) + number)] * 2 for number in range(2)]
 
 
 @pytest.mark.parametrize(

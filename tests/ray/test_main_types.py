@@ -1,4 +1,4 @@
-"""Types that only the program itself knows: those of `__main__`, of an IPython session, and their splitters."""
+"""Types that only the program itself knows: those of `__main__`, of an IPython session, and their rows."""
 
 from __future__ import annotations
 
@@ -24,27 +24,12 @@ TYPES = """
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup, DeviceMesh
 
-    @dataclasses.dataclass(slots=True)
-    class Slots:
-        x: list
-        note: str = "n"
-
-    @dataclasses.dataclass(frozen=True, slots=True)
-    class FrozenSlots:
-        x: list
-
     @dataclasses.dataclass
     class Data:
         x: list
 
     class Pair(NamedTuple):
         x: list
-
-    class Bare:
-        __slots__ = ("x",)
-
-        def __init__(self, x):
-            self.x = x
 
     class Broken:
         def __init__(self, x):
@@ -69,22 +54,18 @@ TYPES = """
     class Large(Rows):
         nbytes = 10_000_000
 
-    class RowsSplitter:
-        def length(self, value):
-            return len(value.rows)
+    def some(value, rows):
+        return type(value)([value.rows[row] for row in rows])
 
-        def slice(self, value, start, stop):
-            return type(value)(value.rows[start:stop])
-
-        def concat(self, values):
-            return type(values[0])([row for value in values for row in value.rows])
+    def together(values):
+        return type(values[0])([row for value in values for row in value.rows])
 
     class OddError(Exception):
         def __init__(self, code, *, detail):
             super().__init__(f"odd {code}")
             self.code, self.detail = code, detail
 
-    KINDS = {kind.__name__: kind for kind in (Slots, FrozenSlots, Data, Pair, Bare, Broken)}
+    KINDS = {kind.__name__: kind for kind in (Data, Pair, Broken)}
 
     @twinkle.remote_class()
     class Echo:
@@ -112,13 +93,12 @@ USE = """
     with twinkle.session("ray", groups=[DeviceGroup("two", 2, "CPU")]):
         echo = Echo(remote_group="two", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         told = {"made": [], "split": []}
-        for name in ("Slots", "FrozenSlots", "Data", "Pair", "Bare"):
+        for name in ("Data", "Pair"):
             for length in (3, 100_000):
                 value = twinkle.get(echo.make(name, length))
                 told["made"].append(type(value) is KINDS[name] and value.x == [1] * length)
-            if name != "Bare":
-                value = KINDS[name]([1, 2, 3])
-                told["split"].append(twinkle.get(echo.rows(echo.rows(value))) == value)
+            value = KINDS[name]([1, 2, 3])
+            told["split"].append(twinkle.get(echo.rows(echo.rows(value))) == value)
         try:
             twinkle.get(echo.make("Broken", 1))
         except twinkle.CollectError as error:
@@ -127,7 +107,7 @@ USE = """
             echo.sizes(Rows([1, 2, 3]))
         except twinkle.DispatchError as error:
             told["refused"] = str(error)
-        twinkle.register_splitter(Rows, RowsSplitter())
+        twinkle.register_rows(Rows, take=some, concat=together)
         for kind in (Rows, Large):
             value = kind(list(range(7)))
             told["split"].append(list(echo.sizes(value)) == [4, 3])
@@ -146,10 +126,10 @@ def check(out: str) -> None:
     """What the program told."""
     (line,) = [line for line in out.splitlines() if "told: " in line]
     told: dict[str, Any] = json.loads(line.partition("told: ")[2])
-    assert told["made"] == [True] * 10 and told["split"] == [True] * 11, told
+    assert told["made"] == [True] * 4 and told["split"] == [True] * 9, told
     assert "Echo.make" in told["broken"] and "two[0/2 dp=0]" in told["broken"]
     assert "ValueError: cannot be made again" in told["broken"]
-    assert "Rows" in told["refused"] and "register_splitter" in told["refused"]
+    assert "Rows" in told["refused"] and "register_rows" in told["refused"]
     assert told["error"] == [7, "why", ["odd 7"]]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
+import os
+import queue
 import threading
 from importlib import import_module
 
@@ -14,20 +15,16 @@ import ray
 from twinkle_ray import ray_internals
 
 
-def test_labels_and_printers_of_worker_lines() -> None:
+def test_the_label_of_worker_lines() -> None:
     assert ray_internals.actor_name_marker() == ":actor_name:"
-    dispatcher, seen = ray_internals.log_dispatcher(), list[object]()
-    line = {"lines": [], "is_err": False, "job": None, "pid": "1", "ip": "", "actor_name": "", "task_name": ""}
-    dispatcher.add_handler("twinkle_test", seen.append)
-    try:
-        assert "twinkle_test" in [name for name, _ in dispatcher.handlers]
-        dispatcher.emit(line)  # of a driver's own handlers too, where a session is open
-    finally:
-        dispatcher.remove_handler("twinkle_test")
-    assert seen == [line]
-    for printer in ray_internals.log_deduplicators():
-        assert printer.skip_re is None or isinstance(printer.skip_re, re.Pattern)
-        assert "self.skip_re" in inspect.getsource(type(printer).deduplicate)
+
+
+def test_variables_are_set_and_unset_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINKLE_A", "before")
+    monkeypatch.delenv("TWINKLE_B", raising=False)
+    with ray_internals.environment({"TWINKLE_A": None, "TWINKLE_B": "now"}):
+        assert (os.environ.get("TWINKLE_A"), os.environ["TWINKLE_B"]) == (None, "now")
+    assert (os.environ["TWINKLE_A"], os.environ.get("TWINKLE_B")) == ("before", None)
 
 
 @pytest.mark.parametrize(("kind", "variable"), [("GPU", "CUDA_VISIBLE_DEVICES"), ("CPU", None), ("abacus", None)])
@@ -75,3 +72,16 @@ def test_a_value_that_goes_out_of_scope_is_reported(ray_cluster: None) -> None:
         assert not gone.wait(0.5)
         del held
         assert gone.wait(30)
+
+
+def test_who_asks_gets_a_value_or_the_error_in_its_place(ray_pair: None) -> None:
+    def divided(by: int) -> float:
+        return 1.0 / by
+
+    remote = ray.remote(divided).options(num_cpus=0)
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    ray_internals.when_answered(value := remote.remote(2), answers.put)
+    assert answers.get(timeout=60) == 0.5
+    ray_internals.when_answered(error := remote.remote(0), answers.put)
+    assert isinstance(answers.get(timeout=60), ray.exceptions.RayTaskError)
+    del value, error

@@ -48,14 +48,6 @@ class Engine:
     def rows(self, rollouts: Rollouts) -> list[str]:
         return rollouts.prompts or []
 
-    @twinkle.remote_function(dispatch="slice_dp", uneven="pad")
-    def padded(self, rollouts: Rollouts) -> list[str]:
-        return rollouts.prompts or []
-
-    @twinkle.remote_function(dispatch="slice_dp", uneven="drop")
-    def dropped(self, rollouts: Rollouts) -> list[str]:
-        return rollouts.prompts or []
-
     @twinkle.remote_function(dispatch="all", collect="first")
     def whole(self, rollouts: Rollouts) -> int:
         return len(rollouts)
@@ -121,12 +113,6 @@ def test_lists_of_ranks_and_whole_rollouts(engine: Engine) -> None:
     assert rows in (["0", "1", "2"], [["0", "1"], ["0", "1"], ["2"], ["2"]])
     assert twinkle.get(engine.whole(expected(3))) == 3
     assert twinkle.get(engine.whole(engine.sample([1, 2, 3]))) == 3
-
-
-def test_uneven_rows_are_padded_and_dropped(engine: Engine) -> None:
-    padded, dropped = twinkle.get(engine.padded(expected(3))), twinkle.get(engine.dropped(expected(3)))
-    assert padded in (["0", "1", "2"], [["0", "1"], ["0", "1"], ["2", "0"], ["2", "0"]])
-    assert dropped in (["0", "1", "2"], [["0"], ["0"], ["1"], ["1"]])
 
 
 def test_the_caller_keeps_its_own(engine: Engine) -> None:

@@ -12,16 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.conformance.subjects.served import VALUE_TYPES, served_classes
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import current_worker, register_type, remote_class, remote_function, serve, session
-from twinkle_remote.conformance.subjects.served import VALUE_TYPES, served_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = "a token for tests"
 
@@ -45,10 +42,6 @@ class Printer:
     def lengths(self, texts: list[str]) -> list[int]:
         return [len(text) for text in texts]
 
-    @remote_function(dispatch="all", execute="first", collect="first")
-    def counts(self, up_to: int) -> Iterator[int]:
-        yield from range(up_to)
-
     @remote_function(dispatch="all", collect="first")
     def fails(self) -> None:
         raise KeyError("no such thing")
@@ -60,10 +53,10 @@ CLIENT = """
     import time
     from twinkle_remote import get, on, register_type, session, stats
     from twinkle_remote import remote_class, remote_function
-    from twinkle_remote.conformance import Harness
-    from twinkle_remote.conformance.checks import collecting, failing, handing, objects, pieces, streaming
-    from twinkle_remote.conformance.subjects.echo import Echo
-    from twinkle_remote.conformance.subjects.served import VALUE_TYPES
+    from tests.conformance import Harness
+    from tests.conformance.checks import collecting, failing, handing, objects, streaming
+    from tests.conformance.subjects.echo import Echo
+    from tests.conformance.subjects.served import VALUE_TYPES
     from twinkle_remote.errors import WorkerDiedError
 
     @remote_class()
@@ -91,14 +84,10 @@ CLIENT = """
     checks = (
         handing.lazy_collect_and_sync_say_when,
         collecting.later_writes_do_not_change_results,
-        failing.failures_keep_type_and_attributes_whatever_their_constructor_takes,
+        failing.failures_are_of_the_type_that_was_raised,
         failing.failed_calls_leave_the_group_usable,
         failing.deadlines_name_the_ranks_that_are_late,
         handing.results_move_from_worker_to_worker,
-        objects.plain_iterators_are_prefetched,
-        pieces.generators_send_their_items,
-        pieces.items_move_from_worker_to_worker,
-        pieces.pieces_make_the_whole,
         streaming.streaming_goes_through_stages_one_after_the_other,
         streaming.streaming_moves_no_rows_through_the_driver,
     )
@@ -111,11 +100,7 @@ CLIENT = """
         printer = on("of-2").create(Printer)
         get(printer.says("hello"))
         told = stats()[-1]
-        assert (told.method, told.group, told.workers, len(told.seconds)) == ("Printer.says", "of-2", 2, 2)
-        until = time.monotonic() + 60.0
-        while sys.stdout.text.count("hello") < 2 and "[all 2] hello" not in sys.stdout.text:
-            assert time.monotonic() < until, sys.stdout.text
-            get(printer.rests())  # lines of Ray's workers come late, and a client reads them while it waits
+        assert (told.method, told.group, told.workers) == ("Printer.says", "of-2", 1)
         began = time.monotonic()
         try:
             get(printer.dies(1))
@@ -142,7 +127,6 @@ def test_a_client_needs_no_ray(ray_cluster: None, tmp_path: Path) -> None:
         command = [sys.executable, "-c", textwrap.dedent(CLIENT), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.stdout.splitlines()[-1:] == ["all"], f"{done.stdout}{done.stderr}"
-    assert "of-2[all 2] hello" in done.stdout or done.stdout.count("] hello") == 2
 
 
 def post(address: str, path: str, body: Any = None, method: str = "POST") -> tuple[int, Any]:
@@ -164,7 +148,6 @@ def check_plain_json(address: str, dies: bool) -> None:
     path = f"Printer/{answer['id']}"
     assert post(address, f"{path}/lengths", {"texts": ["a", "bb", "ccc"]}) == (200, {"result": [1, 2, 3]})
     assert post(address, f"{path}/says", {"text": "hello"}) == (200, {"result": None})
-    assert post(address, f"{path}/counts", {"up_to": 3}) == (200, {"result": [0, 1, 2]})
     status, answer = post(address, f"{path}/fails", {})
     assert status == 500 and answer["error"]["type"] == "KeyError" and "Traceback" not in str(answer)
     assert post(address, f"{path}/lengths", {"texts": 3})[0] == 400
@@ -190,7 +173,8 @@ def test_the_command_serves_workers_of_a_cluster_of_its_own(tmp_path: Path) -> N
     (tmp_path / "printers.py").write_text(Path(__file__).read_text())
     options = ["--mode", "ray", "--group", "of-2=2xCPU", "--port", "0"]
     command = [sys.executable, "-m", "twinkle", "serve", "printers:Printer", *options]
-    environment = {**os.environ, "TWINKLE_TOKEN": TOKEN, "PYTHONPATH": str(tmp_path)}
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])  # this module imports others of the tests
+    environment = {**os.environ, "TWINKLE_TOKEN": TOKEN, "PYTHONPATH": paths}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
         limit = threading.Timer(200.0, process.kill)
         limit.start()

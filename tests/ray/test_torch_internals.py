@@ -11,17 +11,6 @@ import torch.distributed as dist
 from twinkle_ray import torch_internals
 
 
-def test_the_default_store_is_the_one_that_the_group_was_made_with() -> None:
-    store = dist.HashStore()  # type: ignore[attr-defined]  # public, and not exported
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        before = store.num_keys()
-        torch_internals.default_store().set("twinkle", "here")
-        assert store.num_keys() == before + 1
-    finally:
-        dist.destroy_process_group()
-
-
 def test_a_group_of_gloo_has_the_device_and_the_timeout() -> None:
     device = dist.distributed_c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")
     options = torch_internals.gloo_options(device, 1, timedelta(seconds=7))

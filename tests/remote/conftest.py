@@ -58,7 +58,7 @@ def _leaf(rows: int) -> st.SearchStrategy[Any]:
         shapes,
         st.sampled_from([torch.float32, torch.int64, torch.bfloat16, torch.bool]),
     )
-    return st.one_of(lists, lists.map(tuple), arrays, tensors)
+    return st.one_of(lists, arrays, tensors)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
-"""Sends signals to a thread that waits, as profilers and the dumps of stacks do."""
+"""Ctrl-C at chosen moments."""
 
 from __future__ import annotations
 
 import gc
-import random
 import signal
 import sys
 import threading
@@ -15,41 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_STUCK_SECONDS = 10.0
 _AGAIN_SECONDS = 0.2
-
-
-def goes_on(thread: threading.Thread, progress: Callable[[], object], times: int) -> bool:
-    """Whether a thread makes progress so many times while signals reach it; another thread keeps the interpreter busy.
-
-    Args:
-        thread: It waits with a limit again and again.
-        progress: A value that is another one after each wait.
-        times: At or above 1.
-    """
-    assert thread.ident is not None
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            sum(range(1000))
-
-    busy = threading.Thread(target=work, daemon=True)
-    busy.start()
-    try:
-        for _ in range(times):
-            known, until = progress(), time.monotonic() + _STUCK_SECONDS
-            while progress() == known:
-                if time.monotonic() > until:
-                    return False
-                signal.pthread_kill(thread.ident, signal.SIGUSR1)
-                time.sleep(random.uniform(0.0, 0.002))
-        return True
-    finally:
-        over.set()
-        busy.join()
-        signal.signal(signal.SIGUSR1, before)
 
 
 def interrupted_at_step(step: int, function: Callable[[], object]) -> bool:

@@ -1,4 +1,4 @@
-"""A state of the global generators: read, set again, exchanged, and compared library by library."""
+"""A state of the global generators: read, set again, and compared library by library."""
 
 from __future__ import annotations
 
@@ -60,23 +60,3 @@ def test_numpy_may_have_a_bit_generator_of_another_kind(kind: Any) -> None:
         assert np.random.random() == first
     finally:
         mtrand.set_bit_generator(program)
-
-
-def test_an_exchange_gives_each_side_its_own_draws() -> None:
-    alone = RandomState(7)
-    alone.install()
-    first = [draw() for draw in DRAWS.values()]
-    outside, own = RandomState(), RandomState(7)
-    random.seed(1)
-    outside.exchange(own)
-    assert [draw() for draw in DRAWS.values()] == first
-    own.exchange(outside)
-    assert random.random() == random.Random(1).random()
-
-
-def test_a_copy_keeps_its_state() -> None:
-    state = RandomState().read()
-    twin = state.copy()
-    DRAWS["random"]()
-    state.read()
-    assert twin.moved(state) == ["random"]

@@ -1,4 +1,4 @@
-"""What `serve` and `stub_of` say where twinkle-http is not installed."""
+"""What `serve` says where twinkle-http is not installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from twinkle_remote import initialize, serve, stub_of
+from twinkle_remote import initialize, serve
 from twinkle_remote.errors import BackendError
 
 
@@ -15,8 +15,6 @@ def test_without_the_package_they_say_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "twinkle_http", None)
     with pytest.raises(BackendError, match="install twinkle-http"):
         serve([])
-    with pytest.raises(BackendError, match="install twinkle-http"):
-        stub_of("http://127.0.0.1:1", "token")
 
 
 def test_without_the_entry_point_the_mode_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

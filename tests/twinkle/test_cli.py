@@ -11,7 +11,7 @@ import pytest
 
 import twinkle
 from twinkle.cli import main
-from twinkle.cli.ray_findings import ray_findings
+from twinkle.cli.doctor import ray_findings
 
 
 def twinkle_command(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
@@ -27,13 +27,6 @@ def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("usage: twinkle ") and "doctor" in shown
-
-
-def test_terminals_without_unicode_get_ascii() -> None:
-    command = twinkle_command("mesh", "--dp", "2", "--tp", "2", "--nodes", "2", LC_ALL="C", PYTHONIOENCODING="ascii")
-    out, err = command.communicate(timeout=60)
-    assert (command.returncode, err) == (0, b"")
-    assert b"+===+===+" in out and b"| 0 | 1 | node 0" in out
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
@@ -64,7 +57,7 @@ def test_doctor_lists_versions_backends_and_devices(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     assert code == (1 if any(line.startswith("!") for line in lines) else 0)
     told = {line[2:].split("  ")[0] for line in lines}
-    assert {"ports", "memory", "clock", "open files", "RAY_ADDRESS", "object store"} <= told
+    assert {"open files", "RAY_ADDRESS"} <= told
     assert {"python", "twinkle-mesh", "ray", "torch", "backend local", "backend threads", "backend ray", "CPUs"} <= told
 
 
@@ -72,8 +65,8 @@ def test_doctor_lists_versions_backends_and_devices(capsys: pytest.CaptureFixtur
     ("address", "said"),
     [
         ("127.0.0.1:1", "unset RAY_ADDRESS, or start the cluster: ray start --head"),
-        ("ray://head:10001", "Ray's remote client cannot place workers"),
-        ("head", "write host:port or auto, or unset it"),
+        ("ray://head:10001", "write host:port or auto"),
+        ("head", "write host:port or auto"),
     ],
 )
 def test_an_address_that_cannot_be_joined_has_a_remedy(address: str, said: str) -> None:
@@ -88,29 +81,8 @@ def test_an_address_that_answers_has_none() -> None:
 
 
 def test_variables_of_a_launcher_have_a_remedy() -> None:
-    found = {finding.what: finding for finding in ray_findings({"RANK": "0", "RAY_TOKEN": "secret"})}
+    found = {finding.what: finding for finding in ray_findings({"RANK": "0"})}
     assert found["launcher"].remedy == "unset RANK WORLD_SIZE"
-    assert found["Ray's variables"].found == "RAY_TOKEN"
-
-
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({}, "0 for workers"),
-        ({"RAY_ADDRESS": "local"}, "0 for workers"),
-        ({"RAY_ADDRESS": "auto"}, "15, behind"),
-        ({"RAY_worker_niceness": "15"}, "behind other processes"),
-        ({"RAY_worker_niceness": "0"}, "0"),
-    ],
-)
-def test_the_priority_of_workers_is_reported(environment: dict[str, str], said: str) -> None:
-    (found,) = [finding for finding in ray_findings(environment) if finding.what == "RAY_worker_niceness"]
-    assert said in found.found and not found.remedy
-
-
-def test_a_priority_that_is_no_number_has_a_remedy() -> None:
-    found = {finding.what: finding for finding in ray_findings({"RAY_worker_niceness": "low"})}
-    assert found["RAY_worker_niceness"].remedy == "unset RAY_worker_niceness"
 
 
 def test_mesh_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, assert_type
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
     Lazy,
-    RemoteGenerator,
     Replicate,
     WorkerContext,
-    as_completed,
     current_worker,
     explain,
-    gather,
     get,
     initialize,
     on,
-    register_splitter,
+    register_rows,
     remote_class,
     remote_function,
     run_on_workers,
@@ -29,7 +26,7 @@ from twinkle_remote import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -53,7 +50,7 @@ class Actor:
     def rows(self, rows: list[int], stop: list[str] | None = None) -> list[int]:
         return rows
 
-    @remote_function("slice_dp", "all", "mean", weight="rows")
+    @remote_function("slice_dp", "all", "mean")
     def loss(self, rows: list[int]) -> dict[str, float]:
         return {"loss": float(self.size)}
 
@@ -61,7 +58,7 @@ class Actor:
     def each(self, rows: list[int]) -> int:
         return len(rows)
 
-    @remote_function(dispatch=dispatcher, collect=collector, timeout=10.0, uneven=None)
+    @remote_function(dispatch=dispatcher, collect=collector, timeout=10.0)
     def own(self, text: str) -> str:
         return text
 
@@ -91,14 +88,6 @@ class Asks:
     async def count(self, rows: list[int]) -> int:
         return len(rows)
 
-    @remote_function(collect="first")
-    def items(self, rows: list[int]) -> Iterator[str]:
-        yield "a"
-
-    @remote_function(dispatch="slice_dp", collect="first")
-    async def later(self, rows: list[int]) -> AsyncIterator[str]:
-        yield "a"
-
     @remote_function()
     def unknown(self, rows: list[int]) -> Any:
         return rows
@@ -113,24 +102,10 @@ async def asking(asks: Asks) -> None:
     assert_type(get(asks.rows([1])), list[int])
     assert_type(submit(asks.rows, [1]), Lazy[list[int]])
     assert_type(await submit(asks.count, [1]), int)
-    assert_type(await gather(asks.rows([1]), submit(asks.count, [2])), tuple[list[int], int])
     submit(asks.unknown, [1]).result()
-    for item in asks.items([1]):
-        assert_type(item, str)
-    async for item in asks.later([1]):
-        assert_type(item, str)
-    assert_type(submit(asks.items, [1]), RemoteGenerator[str])
-    for lazy in submit(asks.later, [1]):
-        assert_type(lazy, Lazy[str])
-    async for lazy in submit(asks.items, [1]):
-        assert_type(lazy.data_rank, int)
-    for piece in as_completed(submit(asks.rows, [1])):
-        assert_type(piece, Lazy[list[int]])
-    async for piece in as_completed(asks.rows([1])):
-        assert_type(piece, Lazy[list[int]])
 
 
-@remote_class(execute="first", prefetch=2)
+@remote_class(execute="first")
 class Loader(Generic[T]):
     def __init__(self, items: Sequence[T]) -> None:
         self.items = items
@@ -157,18 +132,16 @@ class Reward:
         return self.scale
 
 
+@register_rows
 class Table:
-    pass
-
-
-class TableSplitter:
-    def length(self, value: Table) -> int | None:
+    def __len__(self) -> int:
         return 1
 
-    def slice(self, value: Table, start: int, stop: int) -> Table:
-        return value
+    def take(self, rows: Sequence[int]) -> Table:
+        return self
 
-    def concat(self, values: Sequence[Table]) -> Table:
+    @staticmethod
+    def concat(values: Sequence[Table]) -> Table:
         return values[0]
 
 
@@ -202,7 +175,7 @@ def program() -> None:
     assert_type(get(actor.rows([1]), timeout=1.0), list[int])
     assert_type(get([lazy]), list[list[int]])
     assert_type(get({"a": lazy}), dict[str, list[int]])
-    print(divmod(submit(actor.own, "x"), 2), pow(lazy, 2, 3), 2**lazy, lazy @ lazy, abs(lazy))
+    print(submit(actor.own, "x") // 2, 2**lazy, lazy @ lazy, abs(lazy))
     assert_type(lazy.done(), bool)
     assert_type(lazy.hand_over(), list[int])
     assert_type(actor.rows(lazy.hand_over()), list[int])
@@ -214,7 +187,7 @@ def program() -> None:
     assert_type(current_worker(), WorkerContext)
     assert_type(current_worker().rank, int | None)
     print(explain(actor.rows, [1]), run_on_workers(actor, lambda a: a.size))
-    register_splitter(Table, TableSplitter())
+    assert_type(register_rows(Table), type[Table])
     shutdown()
     with session("local"):
         pass
@@ -224,7 +197,7 @@ def modes(mode: Literal["threads", "ray"], unknown: str, group: DeviceGroup) -> 
     initialize()
     initialize("local", lazy_collect=False, exchange_timeout=5.0)
     initialize("threads", groups=[group], save_failures="failures", start_timeout=None)
-    initialize("ray", groups=(group,), address=None, restart="group", env_allow=["HF_*"], metrics=True)
+    initialize("ray", groups=(group,), address=None, restart="group", env_allow=["HF_*"])
     initialize("http", address="http://127.0.0.1:8765", token="token", patience=5.0)
     initialize(mode, groups=[group], start_timeout=5.0)
     initialize(unknown, groups=[group], seed=3)
@@ -237,14 +210,6 @@ def modes(mode: Literal["threads", "ray"], unknown: str, group: DeviceGroup) -> 
 async def waits(actor: Actor) -> list[int]:
     value = await submit(actor.rows, [1])
     assert_type(value, list[int])
-    rows, loss = await gather(actor.rows([1]), actor.loss([1]))
-    assert_type(rows, list[int])
-    assert_type(loss, dict[str, float])
-    one, other = await gather(submit(actor.rows, [1]), submit(actor.loss, [1]))
-    assert_type(one, list[int])
-    assert_type(other, dict[str, float])
-    mixed, _ = await gather(actor.rows([1]), submit(actor.loss, [1]))
-    print(mixed[0])
     first, second = await asyncio.gather(submit(actor.rows, [1]), submit(actor.loss, [1]))
     assert_type(first, list[int])
     assert_type(second, dict[str, float])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_type
 
-from twinkle_data import Batch, DataLoader, Mixture, Packing
+from twinkle_data import Batch, DataLoader, Mixture
 from twinkle_remote import on, remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -44,20 +44,18 @@ def lengths(batch: Batch[str]) -> list[int]:
 def program() -> None:
     texts = ["a", "bb"]
     actor = on("actor").create(Actor)
-    for batch in DataLoader(texts, batch_size=2, shuffle=True, tail="short"):
+    for batch in DataLoader(texts, batch_size=2, shuffle=True, drop_last=False):
         assert_type(batch, Batch[str])
         assert_type(batch[0], str)
+        assert_type(batch[:1], Batch[str])
         assert_type(batch.indices, list[int])
-        assert_type(actor.score(batch), list[int])
-    assert_type(next(DataLoader(Samples(), batch_size=1, num_workers=2)), Batch[Sample])
-    assert_type(next(DataLoader(Samples, batch_size=1)), Batch[Sample])
-    assert_type(next(DataLoader(lambda: [1, 2], batch_size=1)), Batch[int])
-    assert_type(next(DataLoader(Stream(), batch_size=1)), Batch[float])
-    assert_type(next(DataLoader({"text": texts, "score": [1, 2]}, batch_size=1)), Batch[dict[str, Any]])
-    assert_type(next(DataLoader(Mixture({"a": texts}), batch_size=1)), Batch[Any])
-    assert_type(next(DataLoader(texts, batch_size=1, collate_fn=lengths)), list[int])
-    assert_type(next(DataLoader(texts, batch_size=1, remote_group="data", packing=None)), Batch[str])
-    packed = DataLoader(texts, batch_size=1, max_tokens=3, lengths=[1, 2], micro_batches=1)
-    for packs in packed:
-        assert_type(packs, Batch[Batch[str]])
-    assert_type(next(DataLoader(texts, batch_size=1, packing=Packing([1, 2], 3))), Batch[Batch[str]])
+        assert_type(actor.score([*batch]), list[int])
+    assert_type(next(iter(DataLoader(Samples(), batch_size=1, num_workers=2, pin_memory=True))), Batch[Sample])
+    assert_type(next(iter(DataLoader(Samples, batch_size=1))), Batch[Sample])
+    assert_type(next(iter(DataLoader(lambda: [1, 2], batch_size=1))), Batch[int])
+    assert_type(next(iter(DataLoader(Stream(), batch_size=1))), Batch[Any])
+    assert_type(next(iter(DataLoader({"text": texts, "score": [1, 2]}, batch_size=1))), Batch[Any])
+    assert_type(next(iter(DataLoader(Mixture({"a": texts}), batch_size=1))), Batch[Any])
+    assert_type(next(iter(DataLoader(texts, batch_size=1, collate_fn=lengths))), list[int])
+    assert_type(next(iter(DataLoader(texts, batch_size=1, remote_group="data"))), Batch[str])
+    assert_type(next(iter(DataLoader(Samples(), batch_size=1, max_tokens=3))), Batch[Any])

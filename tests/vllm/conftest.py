@@ -43,7 +43,7 @@ def session() -> Iterator[None]:
 
     with twinkle.session("local", seed=0):
         yield
-    gc.collect()  # one engine in a process: that of the next module comes after this one's end
+    gc.collect()  # an engine's process ends with its sampler
 
 
 @pytest.fixture(scope="module")

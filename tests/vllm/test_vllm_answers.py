@@ -102,14 +102,13 @@ def test_a_run_without_a_seed_draws_anew_and_a_resumed_one_goes_on(ends: str, sa
     assert len({str(one) for one in drawn}) == len(drawn)
 
 
-def test_an_answer_that_the_engine_has_given_up_is_an_error(ends: str) -> None:
+def test_an_answer_that_the_engine_has_given_up_is_an_error() -> None:
     from vllm.outputs import CompletionOutput
 
-    from twinkle_engines.samplers.vllm_model import VLLMModel
+    from twinkle_engines.samplers.vllm_engine import answer_of
 
-    model = VLLMModel(ends, None, None, ENGINE)
     given_up = CompletionOutput(
         index=0, text="", token_ids=[5], cumulative_logprob=None, logprobs=None, finish_reason="abort"
     )
     with pytest.raises(RuntimeError, match="abort"):
-        model.answer([3], SimpleNamespace(outputs=[given_up]))
+        answer_of([3], SimpleNamespace(outputs=[given_up]))

@@ -18,7 +18,6 @@ def ids_of(rollouts: Rollouts) -> list[list[int]]:
 
 
 def test_two_sessions_draw_alike_by_seed_and_two_samplers_do_not(folder: str) -> None:
-    """One engine in a process: each comes after the end of that before."""
     params = SamplingParams(n=2, max_new_tokens=16, temperature=2.0)
 
     def draw() -> str:
@@ -52,6 +51,6 @@ def test_a_call_beyond_its_time_is_an_error_and_the_engine_goes_on(folder: str) 
             except TimeoutError:
                 assert time.monotonic() < deadline
         trainer: Any = TransformersModel(folder, optimizer=sgd)
-        assert mismatch(rollouts, trainer.logprobs(rollouts))["worst"] < 1.001
+        assert mismatch(trainer.annotate(rollouts, "proximal"))["worst"] < 1.001
     with pytest.raises(ValueError, match="timeout is above 0"):
         VLLMSampler(folder, timeout=0)

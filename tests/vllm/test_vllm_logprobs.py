@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 from tiny_engine import ENGINE
-from tiny_models import sgd
+from tiny_models import logprobs_of, sgd
 from torch.testing import assert_close
+from transformers import AutoModelForCausalLM
 
 import twinkle
 from twinkle import DeviceGroup
@@ -25,109 +26,50 @@ DRAWINGS: list[dict[str, Any]] = [
 ]
 
 
-def test_requests_at_work_at_once_have_the_log_probabilities_of_their_own_temperatures(folder: str) -> None:
-    """Before top_k, top_p and min_p, as the trainer computes them; greedy rows, whose temperature is 1, among them."""
+@pytest.fixture(scope="module")
+def sampler(session: None, folder: str) -> Any:
+    return VLLMSampler(folder, **ENGINE)
+
+
+def test_requests_at_work_at_once_have_the_log_probabilities_of_their_own_distributions(folder: str) -> None:
+    """Those that were drawn from; greedy rows, whose temperature is 1, among them. The trainer's agree without cuts."""
     with twinkle.session("threads", groups=[DeviceGroup("sampler", 1, "CPU")], seed=0):
         sampler: Any = VLLMSampler(folder, remote_group="sampler", **ENGINE)
         trainer: Any = TransformersModel(folder, optimizer=sgd)
+        plain: Any = AutoModelForCausalLM.from_pretrained(folder)
         params = [SamplingParams(n=2, max_new_tokens=24 - 2 * i, **one) for i, one in enumerate(DRAWINGS)]
         calls = [sampler.sample(PROMPTS, one) for one in params]
-        for one, call in zip(params, calls, strict=True):
+        for one, given, call in zip(params, DRAWINGS, calls, strict=True):
             rollouts = twinkle.get(call)
             assert rollouts.temperatures == [one.temperature or 1.0] * 6
-            theirs = trainer.logprobs(rollouts)
-            for mask, own, row in zip(rollouts.mask, rollouts.logprobs, theirs, strict=True):
-                # at 0.01 float32 logits are divided to thousands, and keep three digits behind the point
-                assert_close(own, torch.where(mask.bool(), row, 0), rtol=0, atol=2e-4 if one.temperature else 1e-4)
-            assert one.temperature == 0.01 or mismatch(rollouts, theirs)["worst"] < 1.0005
+            for ids, mask, own in zip(rollouts.ids, rollouts.mask, rollouts.logprobs, strict=True):
+                with torch.no_grad():
+                    logits = plain(input_ids=ids[None]).logits[0]
+                for place in mask.nonzero().flatten().tolist():
+                    right = kept(logits[place - 1], given)[ids[place]]
+                    # at 0.01 float32 logits are divided to thousands, and keep three digits behind the point
+                    assert_close(own[place], right, rtol=0, atol=2e-4)
+            if not one.is_truncated and one.temperature != 0.01:
+                theirs = logprobs_of(trainer, rollouts)
+                assert mismatch(rollouts.replace(proximal=theirs))["worst"] < 1.0005
 
 
-class Context:
-    """Which slot each row of the second runner belongs to."""
-
-    def __init__(self, slots: list[int]) -> None:
-        self.expanded_idx_mapping = torch.tensor(slots)
-
-
-class Requests:
-    """What the second runner tells of its slots."""
-
-    device = torch.device("cpu")
-    max_num_reqs = 4
-
-
-def test_the_processor_is_one_of_the_second_runner_too() -> None:
-    """That runner needs a GPU: its calls are made here as it makes them, and what follows is what it computes."""
-    from vllm import SamplingParams as Drawing
-    from vllm.v1.sample.logits_processor import LogitsProcessor
-    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor
-
-    from twinkle_engines.samplers.vllm_logprobs import NormalizedLogits
-
-    assert issubclass(NormalizedLogits, LogitsProcessor) and issubclass(NormalizedLogits, SlotProcessor)
-    processor = NormalizedLogits(None, Requests())
-    temperatures = {2: 0.5, 0: 0.0, 3: 1.5}
-    for slot, temperature in temperatures.items():
-        assert processor.add_request(slot, Drawing(temperature=temperature))
-    processor.apply_staged_writes()
-    slots = [3, 0, 2, 2]
-    logits = torch.randn(4, 50) * 4
-    found = processor.apply(logits.clone(), Context(slots))
-    for row, slot in enumerate(slots):
-        divisor = temperatures[slot] or 1.0
-        assert_close(found[row] / divisor, (logits[row] / divisor).log_softmax(-1))
-        assert int(found[row].argmax()) == int(logits[row].argmax())
-    processor.add_request(2, Drawing(temperature=1.0))  # another request in the slot
-    processor.apply_staged_writes()
-    assert_close(processor.apply(logits, Context(slots))[2], logits[2].log_softmax(-1))
-
-
-def test_requests_of_the_first_runner_move() -> None:
-    from vllm import SamplingParams as Drawing
-    from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
-
-    from twinkle_engines.samplers.vllm_logprobs import NormalizedLogits
-
-    processor = NormalizedLogits(None, torch.device("cpu"), False)
-    added: list[Any] = [(i, Drawing(temperature=one), None, []) for i, one in enumerate([0.5, 1.0, 2.0])]
-    processor.update_state(BatchUpdate(3, removed=[], added=added, moved=[]))
-    check(processor, [0.5, 1.0, 2.0])
-    processor.update_state(None)
-    check(processor, [0.5, 1.0, 2.0])
-    processor.update_state(BatchUpdate(2, removed=[0], added=[], moved=[(2, 0, MoveDirectionality.UNIDIRECTIONAL)]))
-    check(processor, [2.0, 1.0])
-    processor.update_state(BatchUpdate(2, removed=[], added=[], moved=[(0, 1, MoveDirectionality.SWAP)]))
-    check(processor, [1.0, 2.0])
-
-
-def check(processor: Any, temperatures: list[float]) -> None:
-    logits = torch.randn(len(temperatures), 20)
-    divisors = torch.tensor(temperatures)[:, None]
-    assert_close(processor.apply(logits.clone()) / divisors, (logits / divisors).log_softmax(-1))
+def kept(logits: torch.Tensor, one: dict[str, Any]) -> torch.Tensor:
+    """Log-probabilities at a temperature of the tokens that are left by min_p, top_k, then top_p; -inf elsewhere."""
+    logits = logits / (one.get("temperature") or 1.0)
+    if one.get("min_p"):
+        probabilities = logits.softmax(0)
+        logits = torch.where(probabilities >= one["min_p"] * probabilities.max(), logits, -torch.inf)
+    if one.get("top_k"):
+        logits = torch.where(logits >= logits.sort(descending=True).values[one["top_k"] - 1], logits, -torch.inf)
+    if one.get("top_p"):
+        probabilities = logits.softmax(0)
+        before = torch.stack([probabilities[probabilities > own].sum() for own in probabilities])
+        logits = torch.where(before < one["top_p"], logits, -torch.inf)
+    return logits.log_softmax(0)
 
 
 @pytest.mark.parametrize("temperature", [0.009, 1e-4, 1e-6])
-def test_a_temperature_that_vllm_raises_is_refused(folder: str, temperature: float) -> None:
-    from twinkle_engines.samplers.vllm_model import VLLMModel
-
+def test_a_temperature_that_vllm_raises_is_refused(sampler: Any, temperature: float) -> None:
     with pytest.raises(ValueError, match=r"at least 0\.01, or 0"):
-        VLLMModel(folder, None, None, ENGINE).drawing(SamplingParams(temperature=temperature), 0)
-
-
-def test_where_vllm_guesses_tokens_ahead_truncated_sampling_is_refused(folder: str) -> None:
-    from twinkle_engines.samplers.vllm_model import VLLMModel
-
-    guess = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-    model = VLLMModel(folder, None, None, {**ENGINE, "speculative_config": guess})
-    assert "logits_processors" not in model.engine_arguments
-    assert model.drawing(SamplingParams(temperature=0.7), 0).temperature == 0.7
-    with pytest.raises(ValueError, match="speculative_config"):
-        model.drawing(SamplingParams(top_k=3), 0)
-
-
-def test_processors_of_the_user_come_before_the_samplers(folder: str) -> None:
-    from twinkle_engines.samplers.vllm_model import VLLMModel
-
-    model = VLLMModel(folder, None, None, {**ENGINE, "logits_processors": ["their:Processor"]})
-    first, last = model.engine_arguments["logits_processors"]
-    assert first == "their:Processor" and last.endswith(":NormalizedLogits")
+        sampler.sample([[1]], SamplingParams(temperature=temperature))

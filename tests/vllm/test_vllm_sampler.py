@@ -48,13 +48,11 @@ def test_temperature_0_writes_what_hugging_face_writes(sampler: Any, folder: str
 
 
 def test_logprobs_agree_with_the_trainers(sampler: Any, trainer: Any) -> None:
-    params = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, n=3, max_new_tokens=9, seed=4)
-    rollouts = sampler.sample(IDS, params)
-    assert rollouts.mask is not None and rollouts.logprobs is not None
-    theirs = trainer.logprobs(rollouts)
-    for mask, own, row in zip(rollouts.mask, rollouts.logprobs, theirs, strict=True):
+    rollouts = sampler.sample(IDS, SamplingParams(temperature=0.7, n=3, max_new_tokens=9, seed=4))
+    theirs = trainer.annotate(rollouts, "proximal")
+    for mask, own, row in zip(rollouts.mask, rollouts.logprobs, theirs.proximal, strict=True):
         assert_close(own, torch.where(mask.bool(), row, 0), rtol=0, atol=1e-4)
-    ratio = mismatch(rollouts, theirs)
+    ratio = mismatch(theirs)
     print(ratio)
     assert 1 <= ratio["mean"] <= ratio["worst"] < 1.0001
 
@@ -138,11 +136,6 @@ def test_a_prompt_that_is_too_long_is_an_error_and_the_engine_goes_on(sampler: A
     assert len(sampler.sample([[1]], SamplingParams(max_new_tokens=2))) == 1
 
 
-def test_a_second_engine_in_the_process_is_an_error(sampler: Any, folder: str) -> None:
-    with pytest.raises(ValueError, match=r"another VLLMSampler .*use the mode ray"):
-        VLLMSampler(folder, **ENGINE)
-
-
 def test_an_argument_of_the_samplers_own_is_an_error(session: None, folder: str) -> None:
     with pytest.raises(ValueError, match="logprobs_mode is set by the sampler"):
         VLLMSampler(folder, logprobs_mode="raw_logits")
@@ -154,15 +147,15 @@ def test_a_sync_brings_the_trainers_weights_and_drops_the_cache(sampler: Any, tr
     params = SamplingParams(n=2, max_new_tokens=8, seed=0)
     sync = WeightSync(trainer, sampler)
     before = sampler.sample([prompt], params)
-    assert mismatch(before, trainer.logprobs(before))["worst"] < 1.0001
+    assert mismatch(trainer.annotate(before, "proximal"))["worst"] < 1.0001
     for version in (1, 2):
         trainer.forward_backward(before)
         trainer.step()
         old = sampler.sample([prompt], params)
-        assert mismatch(old, trainer.logprobs(old))["worst"] > 1.01
+        assert mismatch(trainer.annotate(old, "proximal"))["worst"] > 1.01
         assert sync() == version
         new = sampler.sample([prompt], params)
-        ratio = mismatch(new, trainer.logprobs(new))
+        ratio = mismatch(trainer.annotate(new, "proximal"))
         print(ratio)
         assert ratio["worst"] < 1.0001
         assert {int(one) for row in new.versions for one in row} == {version}
@@ -171,22 +164,16 @@ def test_a_sync_brings_the_trainers_weights_and_drops_the_cache(sampler: Any, tr
 def test_nothing_is_sampled_between_a_sync_that_the_engine_refuses_and_one_that_works(
     sampler: Any, trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twinkle_engines.samplers.vllm_weights import SharedMemoryEngine
-
-    whole = SharedMemoryEngine._mapped
-
-    def without_the_last_norm(engine: Any, update_info: Any) -> dict[str, torch.Tensor]:
-        return {name: weight for name, weight in whole(engine, update_info).items() if name != "model.norm.weight"}
-
     params = SamplingParams(max_new_tokens=4, seed=0)
     sync = WeightSync(trainer, sampler)
+    buffer = sampler._engine.buffer
     with monkeypatch.context() as patch:
-        patch.setattr(SharedMemoryEngine, "_mapped", without_the_last_norm)
+        patch.setattr(buffer, "_rows", [row for row in buffer._rows if row[0] != "model.norm.weight"])
         with pytest.raises(WeightSyncError, match=r"has not taken version \d+.*model\.norm\.weight"):
             sync()
     with pytest.raises(RuntimeError, match=r"has not taken version .*; sync again"):
         sampler.sample([[5, 6, 7]], params)
     version = sync()
     answer = sampler.sample([[5, 6, 7]], params)
-    assert mismatch(answer, trainer.logprobs(answer))["worst"] < 1.0001
+    assert mismatch(trainer.annotate(answer, "proximal"))["worst"] < 1.0001
     assert {int(one) for row in answer.versions for one in row} == {version}

@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import twinkle
-from twinkle.cli import doctor, mesh, replay, serve, stub
-from twinkle.cli.plain_output import stand_ins_for_missing_characters
+from twinkle.cli import doctor, mesh, replay, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a check failed, 2 bad arguments, 141 nobody reads the output any more.
     """
-    stand_ins_for_missing_characters(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(prog="twinkle", description=twinkle.__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"twinkle {twinkle.__version__}")
     parser.set_defaults(run=None)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (mesh, serve, stub, replay, doctor):
+    for command in (mesh, serve, replay, doctor):
         command.add_parser(subparsers)
     try:
         args = parser.parse_args(argv)

@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     names: list[str] = []
 
     def tell(call: twinkle_remote.FailedCall) -> None:
-        print(f"{call.name} of rank {call.rank} of {call.world_size} in group {call.group!r} raised {call.type_name}:")
+        here = call.worker
+        print(f"{call.name} of rank {here.rank} of {here.size} in group {here.group!r} raised {call.type_name}:")
         print(f"  {call.message}\nit runs again here, after the constructor:", flush=True)
         names.append(call.type_name)
 

@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import twinkle
-from twinkle.cli.token_file import TokenFileError, given_tokens
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
 _GROUP = re.compile(r"(?P<name>[^=]+)=(?P<count>\d+)x(?P<type>[A-Za-z]+)(?:/(?P<each>\d+))?(?:@(?P<nodes>\d+))?")
@@ -55,8 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--insecure", action="store_true", help="plain HTTP beyond this machine")
     parser.add_argument("--lease", type=float, default=60.0, metavar="SECONDS", help="of a client that is gone (60)")
     parser.add_argument("--max-body", type=int, metavar="BYTES", help="of one request (4 GiB)")
-    parser.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="further Host, as of a proxy")
-    parser.add_argument("--metrics-of-all", metavar="TENANT", help="whose /metrics has the figures of all tenants")
     parser.set_defaults(run=run)
 
 
@@ -65,16 +62,15 @@ def run(args: argparse.Namespace) -> int:
     try:
         classes = _classes(args.classes)
         groups = [_group(text) for text in args.group]
-        token = given_tokens(args.token_file)
+        token = _tokens(args.token_file)
         if args.cluster is not None and args.mode != "ray":
             raise _WrongArgumentError(f"--cluster goes with --mode ray, not with --mode {args.mode}")
-    except (_WrongArgumentError, TokenFileError) as error:
+    except (_WrongArgumentError, ValueError, ImportError) as error:
         return _complain(error, 2)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("twinkle.http").setLevel(logging.INFO)
     options: dict[str, Any] = {"host": args.host, "port": args.port, "token": token, "lease": args.lease}
-    options |= {"tls": tuple(args.tls) if args.tls else None, "insecure": args.insecure, "hosts": args.allow_host}
-    options["metrics_of_all"] = args.metrics_of_all
+    options |= {"tls": tuple(args.tls) if args.tls else None, "insecure": args.insecure}
     if args.max_body is not None:
         options["max_body"] = args.max_body
     cluster = {} if args.cluster is None else {"address": args.cluster}
@@ -88,6 +84,14 @@ def run(args: argparse.Namespace) -> int:
         return _complain(error, 1)
     except SystemExit as end:  # SIGTERM before or after the server ran
         return 0 if end.code == _TERMINATED else _code(end)
+
+
+def _tokens(path: str | None) -> str | Mapping[str, str] | None:
+    """The tokens of a file, or of TWINKLE_TOKEN, which is removed, so that no child inherits it."""
+    from twinkle_http.server.tokens import VARIABLE, tokens_of  # no other command needs it
+
+    found = os.environ.pop(VARIABLE, "").strip()
+    return found or None if path is None else tokens_of(path)
 
 
 def _serve(classes: Sequence[type], options: dict[str, Any]) -> int:

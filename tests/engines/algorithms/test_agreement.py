@@ -15,7 +15,7 @@ def written() -> Rollouts:
     lengths = [5, 1, 3]
     logprobs = [-torch.rand(n) for n in lengths]
     masks = [[0, 0, 1, 0, 1], [1], [1, 1, 1]]
-    return Rollouts([range(n) for n in lengths], masks, logprobs)
+    return Rollouts([range(n) for n in lengths], masks, logprobs=logprobs)
 
 
 def test_mean_and_worst_are_those_of_a_loop() -> None:
@@ -28,7 +28,7 @@ def test_mean_and_worst_are_those_of_a_loop() -> None:
             if mask[t]:
                 a, b = math.exp(p[t]), math.exp(q[t])
                 ratios.append(max(a / b, b / a))
-    found = mismatch(rollouts, trained)
+    found = mismatch(rollouts.replace(proximal=trained))
     assert len(ratios) == 4
     assert found == pytest.approx({"mean": sum(ratios) / 4, "worst": max(ratios)}, rel=1e-5)
     assert found["worst"] > found["mean"] > 1.05
@@ -41,9 +41,9 @@ def test_what_does_not_count_is_left_out() -> None:
     off[0][[0, 1, 3]] += 5.0
     off[1] += 5.0
     off[2][0] += 5.0
-    assert mismatch(rollouts, off) == {"mean": 1.0, "worst": 1.0}
-    assert mismatch(rollouts[1:2], off[1:2]) == {"mean": 1.0, "worst": 1.0}
-    assert mismatch(rollouts.replace(mask=None), off)["worst"] == pytest.approx(math.exp(5.0), rel=1e-5)
+    rollouts = rollouts.with_column("trained", off)
+    assert mismatch(rollouts, "trained") == mismatch(rollouts[1:2], "trained") == {"mean": 1.0, "worst": 1.0}
+    assert mismatch(rollouts.replace(mask=None), "trained")["worst"] == pytest.approx(math.exp(5.0), rel=1e-5)
 
 
 def test_a_token_that_the_trainer_rules_out_is_seen() -> None:
@@ -51,13 +51,12 @@ def test_a_token_that_the_trainer_rules_out_is_seen() -> None:
     assert rollouts.logprobs
     off = [logprobs.clone() for logprobs in rollouts.logprobs]
     off[2][1] = -math.inf
-    assert mismatch(rollouts, off)["worst"] == math.inf
+    assert mismatch(rollouts.replace(proximal=off))["worst"] == math.inf
 
 
-def test_other_sequences_are_refused() -> None:
+def test_a_column_that_is_not_there_is_named() -> None:
     rollouts = written()
-    assert rollouts.logprobs
-    with pytest.raises(ValueError, match=r"2 sequences with 6 tokens.* 3 with 9"):
-        mismatch(rollouts, rollouts.logprobs[:2])
-    with pytest.raises(ValueError, match="no log-probabilities"):
-        mismatch(rollouts.replace(logprobs=None), rollouts.logprobs)
+    with pytest.raises(KeyError, match="no column 'proximal'"):
+        mismatch(rollouts)
+    with pytest.raises(KeyError, match="no column 'logprobs'"):
+        mismatch(rollouts.replace(logprobs=None, proximal=rollouts.logprobs))

@@ -14,6 +14,7 @@ import torch
 
 import twinkle_remote as twinkle
 from twinkle.engines import Rollouts, rewards
+from twinkle_engines.batches.row_operations import names_of
 from twinkle_mesh import DeviceGroup, DeviceMesh
 
 
@@ -68,7 +69,8 @@ def test_rewards_are_the_weighted_sum_of_the_votes(mode: Any) -> None:
         graded = twinkle.get(grader.grade(sampled()))
         assert graded.rewards is not None
         assert [values.tolist() for values in graded.rewards] == [[0, 0, 13], [0, 4], [2], [0, 1]]
-        assert graded.replace(rewards=None) == sampled()
+        assert graded.column("length") == [2.0, 3.0, 1.0, 0.0] and math.isnan(graded.column("right")[2])
+        assert graded.select(names_of(sampled())) == sampled()
         assert len(twinkle.get(grader.grade(sampled()[:0]))) == 0
 
 
@@ -172,11 +174,6 @@ def test_functions_run_as_trl_runs_them() -> None:
     made = rewards(runs_a_loop, rings, slow, later).grade(sampled())
     assert made.sequence_rewards().tolist() == [2.5] * 4
 
-    async def notebook() -> list[float]:
-        return list(rewards(runs_a_loop, slow).grade(sampled()).sequence_rewards().tolist())
-
-    assert asyncio.run(notebook()) == [1.0] * 4
-
 
 def test_async_functions_share_a_loop_and_run_beside_plain_ones() -> None:
     shared: dict[str, Any] = {}
@@ -200,29 +197,12 @@ def test_async_functions_share_a_loop_and_run_beside_plain_ones() -> None:
     assert rewards(first, second, plain).grade(sampled()).sequence_rewards().tolist() == [3.0] * 4
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_function_that_never_ends_is_named_at_the_deadline(is_async: bool) -> None:
-    def hangs(completions: list[str]) -> list[float]:
-        threading.Event().wait(60)
-        return []
-
-    async def waits(completions: list[str]) -> list[float]:
-        await asyncio.sleep(60)
-        return []
-
-    with pytest.raises(TimeoutError, match="waits" if is_async else "hangs"):
-        rewards(length, waits if is_async else hangs, slow, timeout=0.2).grade(sampled())
-    assert rewards(length, slow, timeout=60).grade(sampled()).sequence_rewards().tolist() == [2.5, 3.5, 1.5, 0.5]
-    with pytest.raises(ValueError, match="timeout"):
-        rewards(length, timeout=0)
-
-
-@pytest.mark.parametrize("given", [3.0, "text", None, {"a": 1}, ["1.0"] * 4, [[1.0]] * 4, [1j] * 4])
+@pytest.mark.parametrize("given", [3.0, "text", None, {"a": 1}, [[1.0]] * 4, [1j] * 4])
 def test_what_is_no_list_of_numbers_is_named(given: Any) -> None:
     def strange(completions: list[str]) -> Any:
         return given
 
-    with pytest.raises(TypeError, match="strange"):
+    with pytest.raises((TypeError, ValueError)):
         rewards(strange).grade(sampled())
 
 
@@ -245,7 +225,7 @@ def test_a_function_that_fails_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["prompts", "completions", "completion_ids"])
 def test_a_column_that_would_be_hidden_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"a column is named {name}"):
+    with pytest.raises(ValueError, match=f"a column is named {name}|columns= has {name}"):
         rewards(length).grade(sampled().replace(columns={name: [1, 2, 3]}))
 
 
@@ -259,3 +239,56 @@ def test_what_a_prompt_has_begun_is_of_the_answer() -> None:
     ask = {"role": "user", "content": "2+2?"}
     rewards(keep).grade(Rollouts([[1]], prompts=[[ask, {"role": "assistant", "content": "It is"}]], completions=[" 4"]))
     assert seen["prompts"] == [[ask]] and seen["completions"] == [[{"role": "assistant", "content": "It is 4"}]]
+
+
+def test_a_second_grader_adds_to_the_first_and_none_grades_twice() -> None:
+    made = sampled().replace(rewards=[[0.5, 0, 0], [0, math.nan], [1], [0, 0]])
+    graded = rewards(length).grade(rewards(right).grade(made))
+    assert graded.rewards is not None
+    assert [one.tolist() for one in graded.rewards] == [[0.5, 0, 3], [0, 3], [2], [0, 0]]
+    assert graded.column("length") == [2.0, 3.0, 1.0, 0.0]
+    with pytest.raises(ValueError, match="length has graded these rollouts already"):
+        rewards(length).grade(graded)
+
+
+def test_no_vote_at_all_is_said_once() -> None:
+    grader = rewards(lambda completions: [None] * len(completions))
+    with pytest.warns(UserWarning, match="voted for none of 4 completions"):
+        grader.grade(sampled())
+    assert bool(grader.grade(sampled()).sequence_rewards().isnan().all())
+
+
+def alarmed(completions: list[str]) -> list[float]:
+    """As a checker of mathematics does it, which takes every error for a wrong answer."""
+    try:
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    except ValueError:
+        return [0.0] * len(completions)
+    return [1.0] * len(completions)
+
+
+def test_a_checker_that_needs_the_main_thread_is_refused_elsewhere() -> None:
+    assert rewards(alarmed).grade(sampled()).sequence_rewards().tolist() == [1] * 4
+    mesh = DeviceMesh.from_sizes(dp_size=1)
+    with twinkle.session("threads", groups=[DeviceGroup("judges", 1, "CPU")]):
+        with pytest.raises(ValueError, match="main thread"):
+            twinkle.get(rewards(alarmed, remote_group="judges", device_mesh=mesh).grade(sampled()))
+        grader = rewards(length, remote_group="judges", device_mesh=mesh)
+        assert twinkle.get(grader.grade(sampled())).sequence_rewards().tolist() == [2, 3, 1, 0]
+
+
+class Curriculum:
+    step = 0
+
+    def __call__(self, completions: list[str], **kwargs: Any) -> list[float]:
+        return [float(self.step)] * len(completions)
+
+
+@pytest.mark.parametrize("mode", ["local", "threads"])
+def test_a_grader_has_copies_of_its_functions_in_every_mode(mode: Any) -> None:
+    with twinkle.session(mode, groups=[DeviceGroup("judges", 1, "CPU")]):
+        function = Curriculum()
+        place: dict[str, Any] = {"remote_group": "judges", "device_mesh": DeviceMesh.from_sizes(dp_size=1)}
+        grader = rewards(function, **place)
+        function.step = 3
+        assert twinkle.get(grader.grade(sampled())).sequence_rewards().tolist() == [0] * 4

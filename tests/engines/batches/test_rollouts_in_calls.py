@@ -25,15 +25,6 @@ class Holder:
     def joined(self, rollouts: Rollouts) -> Rollouts:
         return rollouts
 
-    @remote_function(dispatch="slice_dp", collect="flatten", uneven="pad")
-    def padded(self, rollouts: Rollouts) -> Rollouts:
-        assert len(rollouts)
-        return rollouts
-
-    @remote_function(dispatch="slice_dp", collect="flatten", uneven="drop")
-    def dropped(self, rollouts: Rollouts) -> Rollouts:
-        return rollouts
-
     @remote_function(dispatch="slice_dp", collect="none")
     def shares(self, rollouts: Rollouts) -> Rollouts:
         return rollouts
@@ -76,13 +67,9 @@ def plain(rollouts: Rollouts) -> list[Any]:
 @given(rollouts=ragged())
 def test_they_come_back_from_every_call(holders: tuple[Any, Any], rollouts: Rollouts) -> None:
     rows = plain(rollouts)
-    for holder, ranks in zip(holders, (3, 2), strict=True):
+    for holder in holders:
         assert plain(twinkle.get(holder.joined(rollouts))) == rows
         assert plain(twinkle.get(holder.first(rollouts))) == rows
-        if len(rows) >= ranks:
-            assert plain(twinkle.get(holder.dropped(rollouts))) == rows[: len(rows) // ranks * ranks]
-        if rows:
-            assert plain(twinkle.get(holder.padded(rollouts))) == rows
         found = twinkle.get(holder.inside({"rollouts": rollouts, "row": list(range(len(rows)))}))
         assert (plain(found["rollouts"]), found["row"]) == (rows, list(range(len(rows))))
 

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +12,13 @@ import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from run_training import whole
 from safetensors.torch import load_file, save_file
-from tiny_models import Build, adamw, plain_logprobs, ragged, sequences, sgd
+from tiny_models import Build, adamw, logprobs_of, plain_logprobs, ragged, sequences, sgd
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
 from twinkle import WeightSync
 from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, mismatch
-from twinkle_engines.models.adapters import check_facts, facts
-from twinkle_engines.models.pretrained import build_model
+from twinkle_engines.models.build import build_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,17 +51,17 @@ def trained(folder: Path, path: Path) -> TransformersModel:
 def test_the_folder_of_an_adapter_goes_on_training_that_one(folder: Path, tmp_path: Path) -> None:
     model = trained(folder, tmp_path / "adapter")
     again = TransformersModel(tmp_path / "adapter", optimizer=adamw)
-    for own, other in zip(model.logprobs(ragged(3, 9)), again.logprobs(ragged(3, 9)), strict=True):
+    for own, other in zip(logprobs_of(model, ragged(3, 9)), logprobs_of(again, ragged(3, 9)), strict=True):
         assert_close(own, other, rtol=0, atol=1e-6)
     assert again.weights().keys() == model.weights().keys()
     before = {name: whole(weight) for name, weight in again.weights().items()}
     again.forward_backward(ragged(4, 5))
     again.step()
     assert all(not torch.equal(whole(weight), before[name]) for name, weight in again.weights().items())
-    again.save_pretrained(tmp_path / "merged", merge=True)
-    read = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    again.save_pretrained(tmp_path / "more")
+    read = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), str(tmp_path / "more"))
     with torch.no_grad():
-        for (ids, _), row in zip(sequences(ragged(3, 2)), again.logprobs(ragged(3, 2)), strict=True):
+        for (ids, _), row in zip(sequences(ragged(3, 2)), logprobs_of(again, ragged(3, 2)), strict=True):
             assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
 
 
@@ -78,20 +76,11 @@ def test_what_files_do_not_have_is_not_made_up(folder: Path, tmp_path: Path, see
         for damaged in ({**weights, f"base_model.model.{name}": weights[name].clone()}, dict(weights)):
             is_more = damaged.pop(name) is not None and len(damaged) == len(weights)
             save_file(damaged, place / file, {"format": "pt"})
-            with pytest.raises(
-                ValueError, match="has no weights for .*" + ("place for" if is_more and place != folder else "")
-            ):
+            assert is_more or len(damaged) < len(weights)
+            with pytest.raises(ValueError, match=r"has no weights for|does not fit its config"):
                 TransformersModel(place, optimizer=adamw)
         save_file(weights, place / file, {"format": "pt"})
-    assert whole_model.keys() == build_model(folder, "float32", None).state_dict().keys()
-
-
-@pytest.mark.parametrize(
-    "options", [{"target_modules": ["q_proj", "q"]}, {"modules_to_save": ["norms"]}, {"layers_to_transform": [0, 9]}]
-)
-def test_names_of_no_layer_are_reported(options: Any) -> None:
-    with pytest.warns(UserWarning, match=f"lora has {next(iter(options))}='?(q|norms|9)'?, .*no such layer"):
-        build_model(Build("llama"), "float32", lora(**options))
+    assert whole_model.keys() == build_model(folder, torch.float32, None)[0].state_dict().keys()
 
 
 def test_a_fresh_adapter_does_not_take_the_place_of_one(folder: Path, tmp_path: Path) -> None:
@@ -100,7 +89,7 @@ def test_a_fresh_adapter_does_not_take_the_place_of_one(folder: Path, tmp_path: 
         TransformersModel(tmp_path / "adapter", optimizer=adamw, lora=lora())
     with pytest.raises(ValueError, match="adapter already"):
         TransformersModel(lambda: get_peft_model(Build("llama")(), lora()), optimizer=adamw, lora=lora())
-    with pytest.raises(ValueError, match="adapter inside"):
+    with pytest.raises(ValueError, match="outside of the model"):
         TransformersModel(lambda: AutoModelForCausalLM.from_pretrained(tmp_path / "adapter"), optimizer=adamw)
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "adapter")
     with pytest.raises(ValueError, match="a model and an adapter"):
@@ -117,7 +106,7 @@ def test_a_start_that_changes_the_base_is_refused(start: Any) -> None:
 
 @pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal"])
 def test_a_start_that_leaves_the_base_is_taken(start: Any) -> None:
-    assert facts(build_model(Build("llama"), "float32", lora(init_lora_weights=start))).keys()
+    assert build_model(Build("llama"), torch.float32, lora(init_lora_weights=start))[0].peft_config
 
 
 @pytest.mark.parametrize(
@@ -131,7 +120,7 @@ def test_a_start_that_leaves_the_base_is_taken(start: Any) -> None:
     ],
 )
 def test_adapters_that_are_none_beside_the_layers_are_refused(config: Any) -> None:
-    with pytest.raises(ValueError, match=r"are not (trained here|divided)"):
+    with pytest.raises(ValueError, match=r"are no parameters of|which are not divided"):
         TransformersModel(Build("qwen2"), optimizer=sgd, lora=config)
 
 
@@ -141,9 +130,9 @@ def test_adapters_of_another_name_and_frozen_ones_are_refused(tmp_path: Path) ->
     def named() -> Any:
         return PeftModel.from_pretrained(Build("llama")(), tmp_path, adapter_name="policy", is_trainable=True)
 
-    with pytest.raises(ValueError, match="'policy'"):
+    with pytest.raises(ValueError, match="the adapters policy"):
         TransformersModel(named, optimizer=sgd)
-    with pytest.raises(ValueError, match="'policy'"):
+    with pytest.raises(ValueError, match="the adapters policy"):
         TransformersSampler(named)
     with pytest.raises(ValueError, match="is_trainable=True"):
         TransformersModel(lambda: PeftModel.from_pretrained(Build("llama")(), tmp_path), optimizer=sgd)
@@ -154,10 +143,9 @@ def test_adapters_of_another_name_and_frozen_ones_are_refused(tmp_path: Path) ->
     ("of_model", "of_sampler", "seed", "message"),
     [
         ({}, {}, 5, None),
-        ({"lora_alpha": 8}, {"lora_alpha": 64}, 5, "scaling"),
-        ({"use_rslora": True}, {}, 5, "scaling"),
-        ({"alpha_pattern": {"q_proj": 3}}, {}, 5, "scaling"),
-        ({}, {}, 6, "base"),
+        ({"lora_alpha": 8}, {"lora_alpha": 64}, 5, "lora_alpha"),
+        ({"use_rslora": True}, {}, 5, "use_rslora"),
+        ({"alpha_pattern": {"q_proj": 3}}, {}, 5, "alpha_pattern"),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -176,10 +164,10 @@ def test_a_sync_compares_bases_and_scalings(
         model.step()
         sync()
     made = sampler.sample([[5, 6, 7], [8, 9]], SamplingParams(max_new_tokens=8))
-    assert dtype == "bfloat16" or mismatch(made, model.logprobs(made))["worst"] < 1.001
+    assert dtype == "bfloat16" or mismatch(model.annotate(made, "proximal"))["worst"] < 1.001
 
 
-@pytest.mark.parametrize(("options", "message"), [({"lora_alpha": 64}, "scaling"), ({"seed": 6}, "base"), ({}, None)])
+@pytest.mark.parametrize(("options", "message"), [({"lora_alpha": 64}, "lora_alpha"), ({}, None)])
 def test_a_checkpoint_of_another_base_or_scaling_is_refused(
     tmp_path: Path, options: dict[str, Any], message: str | None
 ) -> None:
@@ -187,8 +175,7 @@ def test_a_checkpoint_of_another_base_or_scaling_is_refused(
     model.forward_backward(ragged(4, 1))
     model.step()
     model.save_state(str(tmp_path))
-    seed = options.pop("seed", 5)
-    other = TransformersModel(Build("llama", seed), optimizer=adamw, lora=lora(**options))
+    other = TransformersModel(Build("llama"), optimizer=adamw, lora=lora(**options))
     if message is None:
         other.load_state(str(tmp_path))
         return
@@ -196,29 +183,6 @@ def test_a_checkpoint_of_another_base_or_scaling_is_refused(
     with pytest.raises(ValueError, match=message):
         other.load_state(str(tmp_path))
     assert all(torch.equal(whole(weight), before[name]) for name, weight in other.weights().items())
-
-
-def test_a_checkpoint_that_does_not_name_its_base_is_read_with_a_warning(tmp_path: Path) -> None:
-    model = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
-    model.forward_backward(ragged(4, 1))
-    model.step()
-    model.save_state(str(tmp_path))
-    for name in ("adapters.json", "digests.json"):
-        (tmp_path / name).unlink()
-    other = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
-    with pytest.warns(UserWarning, match="on which base"):
-        other.load_state(str(tmp_path))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*on which base")  # once
-        other.load_state(str(tmp_path))
-    for name, weight in other.weights().items():
-        assert torch.equal(whole(weight), whole(model.weights()[name]))
-
-
-def test_facts_that_one_side_alone_tells_are_not_compared() -> None:
-    check_facts({"base": "1", "scaling": "2"}, {"scaling": "2"}, "the checkpoint")
-    with pytest.raises(ValueError, match="scaling is 3 in the checkpoint, but 2"):
-        check_facts({"scaling": "2"}, {"scaling": "3"}, "the checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -238,22 +202,6 @@ def test_what_is_trained_beside_adapters_of_a_short_model_is_held_in_float32(opt
     assert {weight.dtype for weight in model.weights().values()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"target_parameters": ["mlp.experts.gate_up_proj"]},
-        {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
-        {"target_modules": ["q_proj", "embed_tokens"]},
-        {"use_dora": True},
-    ],
-)
-def test_a_merge_that_would_leave_an_adapter_out_is_refused(tmp_path: Path, options: Any) -> None:
-    model = TransformersModel(Build("qwen3-moe"), optimizer=sgd, lora=lora(init_lora_weights=False, **options))
-    with pytest.raises(ValueError, match="is not merged"):
-        model.save_pretrained(tmp_path, merge=True)
-    assert not list(tmp_path.glob("*.safetensors"))
-
-
 def test_models_that_share_a_config_have_one_of_their_own(folder: Path, tmp_path: Path) -> None:
     Build("llama", seed=8)().save_pretrained(tmp_path / "other")
     shared = lora()
@@ -264,7 +212,7 @@ def test_models_that_share_a_config_have_one_of_their_own(folder: Path, tmp_path
     for name, model in models.items():
         model.save_pretrained(tmp_path / f"adapter of {name}")
         again = TransformersModel(tmp_path / f"adapter of {name}", optimizer=sgd)
-        for own, other in zip(model.logprobs(ragged(3, 9)), again.logprobs(ragged(3, 9)), strict=True):
+        for own, other in zip(logprobs_of(model, ragged(3, 9)), logprobs_of(again, ragged(3, 9)), strict=True):
             assert_close(own, other, rtol=0, atol=1e-6)
 
 
@@ -282,8 +230,8 @@ def test_an_adapter_stands_on_the_revision_of_its_base(tmp_path: Path) -> None:
     config = {**json.loads(file.read_text()), "base_model_name_or_path": "one/base", "revision": "older"}
     file.write_text(json.dumps(config))
     program = (
-        "import sys, torch; from twinkle_engines.models.adapters import adapted_from\n"
-        "model = adapted_from(sys.argv[1], torch.float32).get_base_model()\n"
+        "import sys, torch; from twinkle_engines.models.build import build_model\n"
+        "model = build_model(sys.argv[1], torch.float32, None)[0].get_base_model()\n"
         "print(model.lm_head.weight.double().sum().item())"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
@@ -305,7 +253,5 @@ def test_single_tokens_are_trained_written_and_read(family: str, tmp_path: Path)
     model.save_pretrained(tmp_path / "adapter")
     read = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), str(tmp_path / "adapter"))
     with torch.no_grad():
-        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+        for (ids, _), row in zip(sequences(ragged(3, 2)), logprobs_of(model, ragged(3, 2)), strict=True):
             assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="not merged"):
-        model.save_pretrained(tmp_path / "merged", merge=True)

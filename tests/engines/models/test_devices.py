@@ -11,9 +11,8 @@ from tests.fake_cuda import FakeCudaMode, fake_cuda
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh
 from twinkle.engines import Rollouts, mismatch
-from twinkle_engines.models.micro_batches import micro_batches
-from twinkle_engines.models.neighbours import Neighbours
-from twinkle_engines.parallel.model_layout import check_precision, own_device
+from twinkle_engines.batches.micro_batches import micro_batches
+from twinkle_engines.models.layout import own_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +42,8 @@ def _rollouts(move: Callable[[torch.Tensor], torch.Tensor], only: str | None = N
 @pytest.mark.parametrize("packed", [False, True])
 def test_rollouts_on_a_gpu_are_batches_like_any(only: str | None, packed: bool) -> None:
     size = 8 if packed else None
-    wanted = list(micro_batches(_rollouts(lambda value: value), None, size, Neighbours()))
-    found = list(micro_batches(_rollouts(fake_cuda, only), None, size, Neighbours()))
+    wanted = list(micro_batches(_rollouts(lambda value: value), None, size))
+    found = list(micro_batches(_rollouts(fake_cuda, only), None, size))
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
         assert one.columns.keys() == other.columns.keys()
@@ -63,9 +62,7 @@ def test_mappings_on_a_gpu_are_batches_like_any(form: str, names: set[str] | Non
         else {"position_ids": torch.tensor([[0, 1, 0, 1]] * 2)}
     )
     moved = {name: fake_cuda(value) if names is None or name in names else value for name, value in own.items()}
-    for one, other in zip(
-        micro_batches(moved, None, None, Neighbours()), micro_batches(own, None, None, Neighbours()), strict=True
-    ):
+    for one, other in zip(micro_batches(moved, None, None), micro_batches(own, None, None), strict=True):
         assert one.columns.keys() == other.columns.keys()
         assert all(torch.equal(column, other.columns[name]) for name, column in one.columns.items())
 
@@ -74,8 +71,9 @@ def test_mappings_on_a_gpu_are_batches_like_any(form: str, names: set[str] | Non
 @pytest.mark.parametrize("trainers", [False, True])
 def test_agreement_of_engines_on_two_devices(only: str | None, trainers: bool) -> None:
     given = [torch.tensor([0.0, -1.5, -2.0]), torch.tensor([0.0, -2.0])]
-    told = mismatch(_rollouts(fake_cuda, only), [fake_cuda(value) for value in given] if trainers else given)
-    assert told == mismatch(_rollouts(lambda value: value), given)
+    trained = [fake_cuda(value) for value in given] if trainers else given
+    told = mismatch(_rollouts(fake_cuda, only).replace(proximal=trained))
+    assert told == mismatch(_rollouts(lambda value: value).replace(proximal=given))
 
 
 @twinkle.remote_class()
@@ -105,11 +103,3 @@ def test_the_ray_backend_tells_a_worker_its_devices(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="sees none"):
         own_device(None)
-
-
-@pytest.mark.parametrize("option", ["dtype", "compute_dtype"])
-def test_half_precision_without_scaling_is_refused(option: str) -> None:
-    with pytest.raises(ValueError, match=f'{option}="bfloat16"'):
-        check_precision("TransformersModel", **{option: "float16"})
-    for name in ("bfloat16", "float32", "float64", None):
-        check_precision("TransformersModel", **{option: name})

@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from tiny_models import Build, ragged, sequences, sgd
+from tiny_models import Build, logprobs_of, ragged, sequences, sgd
 from torch.testing import assert_close
-from transformers.models.bloom.configuration_bloom import BloomConfig
 
 from twinkle.engines import Rollouts, TransformersModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import torch
 
 
 def one(family: str = "llama", **options: Any) -> TransformersModel:
@@ -39,10 +39,8 @@ def test_packs_are_as_padded_rows_are(form: str) -> None:
         ]
         assert told[1] == pytest.approx(told[0], rel=1e-5)
         assert packed.step() == pytest.approx(padded.step(), rel=1e-4)
-    for_each = [packed.logprobs(packs), padded.logprobs(rollouts)]
-    order = [int(i) for pack in packs for i in pack["sequence_ids"].unique()] if form == "mappings" else range(7)
-    for own, number in zip(for_each[0], order, strict=True):
-        assert_close(own, for_each[1][number], rtol=1e-3, atol=1e-4)
+    for own, other in zip(logprobs_of(packed, rollouts), logprobs_of(padded, rollouts), strict=True):
+        assert_close(own, other, rtol=1e-3, atol=1e-4)
 
 
 def batch_of(batch: Mapping[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
@@ -68,11 +66,3 @@ def batch_of(batch: Mapping[str, torch.Tensor], rows: slice) -> dict[str, torch.
 def test_packs_that_cannot_be_read_are_errors(batch: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         one(**options).forward_backward(batch)
-
-
-def test_a_model_that_reads_over_the_borders_of_packs_is_refused() -> None:
-    config = BloomConfig(vocab_size=61, hidden_size=32, n_layer=2, n_head=4)  # its bias by distance reads no positions
-    torch.manual_seed(3)
-    model = TransformersModel(config, optimizer=sgd)
-    with pytest.raises(ValueError, match="reads on over the border of packed sequences"):
-        model.forward_backward([ragged(2, 1)])

@@ -4,24 +4,36 @@ import json
 import math
 import subprocess
 import sys
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model_state_dict
-from run_training import CASES, DIVIDES_EXPERTS, LAYOUTS, batches, whole
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from run_training import CASES, LAYOUTS, batches, whole
 from safetensors.torch import load_file
-from tiny_models import CONFIGS, Build, PlainLoop, adamw, adapted, halving, plain_logprobs, ragged, sequences, sgd
+from tiny_models import (
+    CONFIGS,
+    Build,
+    PlainLoop,
+    adamw,
+    adapted,
+    halving,
+    logprobs_of,
+    plain_logprobs,
+    ragged,
+    sequences,
+    sgd,
+)
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
 from twinkle import DeviceMesh
-from twinkle.engines import Rollouts, TransformersModel
-from twinkle_engines.parallel.expert_parallel import check_expert_parallel
-from twinkle_engines.parallel.model_layout import check_sizes
-from twinkle_engines.parallel.tensor_parallel import check_tensor_parallel
+from twinkle.engines import Rollouts, TransformersModel, TransformersSampler
+from twinkle_engines.models.layout import check_sizes
+from twinkle_engines.models.parallel import check_tensor_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +94,11 @@ def test_a_divided_model_makes_the_steps_of_one_process(
             assert_close(own_weights[name], weight, rtol=0, atol=1e-3 * moved + 1e-7, msg=f"{name} moved {moved}")
         for own, expected in zip(own_logprobs, logprobs, strict=True):
             assert_close(own, expected, rtol=1e-3, atol=1e-4)
-    written = AutoModelForCausalLM.from_pretrained(results / layout / f"{case}-model").state_dict()
+    if CASES[case].lora:
+        base = PeftModel.from_pretrained(Build("llama")(), results / layout / f"{case}-model")
+        written = base.merge_and_unload().state_dict()
+    else:
+        written = AutoModelForCausalLM.from_pretrained(results / layout / f"{case}-model").state_dict()
     assert written.keys() == merged.keys()
     for name, weight in written.items():
         if CASES[case].lora:
@@ -103,23 +119,13 @@ def one(family: str = "llama", **options: Any) -> TransformersModel:
 
 
 def test_weights_are_those_of_a_config_or_a_folder(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    drawn = TransformersModel(CONFIGS["qwen3"], optimizer=sgd)
-    torch.manual_seed(3)
-    expected = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]).state_dict()
-    assert all(torch.equal(whole(drawn.weights()[name]), weight) for name, weight in expected.items())
-    drawn.save_pretrained(tmp_path)
-    read = TransformersModel(tmp_path, optimizer=sgd)
-    assert all(torch.equal(whole(read.weights()[name]), weight) for name, weight in expected.items())
-
-
-def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinkle_engines.checkpoints.export.MOST_BYTES", 9_000)
-    model = one("qwen2")
+    model = TransformersModel(CONFIGS["qwen3"], optimizer=sgd)
+    drawn = {name: whole(weight) for name, weight in model.weights().items()}
+    writer = TransformersSampler(CONFIGS["qwen3"])  # of the same seed
+    assert all(torch.equal(weight, drawn[name]) for name, weight in writer.weights().items())
     model.save_pretrained(tmp_path)
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    read = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(read[name], whole(weight)) for name, weight in model.weights().items())
+    read = TransformersModel(tmp_path, optimizer=sgd)
+    assert all(torch.equal(whole(read.weights()[name]), weight) for name, weight in drawn.items())
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
@@ -137,40 +143,8 @@ def test_adapters_alone_are_trained_moved_and_written(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     read = PeftModel.from_pretrained(Build("llama")(), tmp_path)
     with torch.no_grad():
-        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
+        for (ids, _), row in zip(sequences(ragged(3, 2)), logprobs_of(model, ragged(3, 2)), strict=True):
             assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft advises against it
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("module", ["norm", "lm_head", "embed_tokens"])
-def test_modules_that_are_trained_as_a_whole_are_in_the_merged_model(tmp_path: Path, family: str, module: str) -> None:
-    lora = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=[module], init_lora_weights=False)
-    model = one(family, lora=lora)
-    model.forward_backward(ragged(4, 1))
-    model.step()
-    model.save_pretrained(tmp_path, merge=True)
-    read = AutoModelForCausalLM.from_pretrained(tmp_path)
-    with torch.no_grad():
-        for (ids, _), row in zip(sequences(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
-            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
-def test_adapters_of_float64_are_merged_in_it(tmp_path: Path) -> None:
-    model = one(dtype="float64", lora=LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
-    model.save_pretrained(tmp_path, merge=True)
-    read = TransformersModel(tmp_path, optimizer=sgd, dtype="float64")
-    for merged, row in zip(read.logprobs(ragged(3, 2)), model.logprobs(ragged(3, 2)), strict=True):
-        assert_close(merged, row, rtol=0, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
-def test_single_tokens_that_are_trained_are_not_merged(tmp_path: Path) -> None:
-    model = one(lora=LoraConfig(r=4, target_modules=["q_proj"], trainable_token_indices=[1, 2]))
-    with pytest.raises(ValueError, match=r"the adapter of model.embed_tokens.* is not merged"):
-        model.save_pretrained(tmp_path, merge=True)
 
 
 def test_checkpoints_of_activations_change_no_gradient() -> None:
@@ -188,7 +162,6 @@ def test_bfloat16_computes_and_float32_keeps() -> None:
     assert steps[0][0] != steps[1][0]
     assert steps[1] == pytest.approx(steps[0], rel=0.05)
     assert {weight.dtype for weight in half.weights().values()} == {torch.float32}
-    assert {weight.dtype for weight in one(dtype="bfloat16").weights().values()} == {torch.bfloat16}
 
 
 def test_a_function_is_a_loss_and_gets_the_columns_of_the_batch() -> None:
@@ -215,14 +188,14 @@ def test_rollouts_are_a_batch_as_their_padded_columns_are() -> None:
     rollouts = Rollouts([ids for ids, _ in rows], [counts for _, counts in rows], counts=[2, 0, 3])
     model = one(micro_batch_size=2)
     assert model.forward_backward(rollouts) == pytest.approx(one().forward_backward(batch), rel=1e-5)
-    for own, other in zip(model.logprobs(rollouts), model.logprobs(batch), strict=True):
+    for own, other in zip(logprobs_of(model, rollouts), logprobs_of(model, batch), strict=True):
         assert_close(own, other, rtol=0, atol=1e-5)
 
 
 def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
     model = one()
     assert model.forward_backward(ragged(0, 1)) == {"loss": 0.0, "tokens": 0.0}
-    assert model.logprobs(ragged(0, 1)) == []
+    assert logprobs_of(model, ragged(0, 1)) == []
     with pytest.raises(ValueError, match=r"step\(\) has no gradient: no token has counted"):
         model.step()
     model.forward_backward(ragged(2, 1))
@@ -231,15 +204,16 @@ def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
         model.step()
 
 
+@pytest.mark.filterwarnings("ignore:the gradient of the loss")
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_reaches_no_weights(number: float) -> None:
     model = one("llama")
-    before = model.logprobs(ragged(2, 1))
+    before = logprobs_of(model, ragged(2, 1))
     for loss in (lambda logprobs, batch: logprobs * 0 + number, lambda logprobs, batch: logprobs * number):
         model.forward_backward(ragged(4, 1))
         assert not math.isfinite(model.forward_backward(ragged(4, 1), loss)["loss"])
         assert model.step()["skipped"] == 1.0
-    for own, old in zip(model.logprobs(ragged(2, 1)), before, strict=True):
+    for own, old in zip(logprobs_of(model, ragged(2, 1)), before, strict=True):
         assert_close(own, old)
     model.forward_backward(ragged(4, 1))
     assert "skipped" not in model.step()
@@ -257,12 +231,11 @@ def test_weights_that_an_optimizer_spoils_are_named() -> None:
 def test_values_of_another_graph_are_refused() -> None:
     model = one("llama")
     losses: list[Any] = [
-        lambda logprobs, batch: torch.ones_like(logprobs, requires_grad=True),
         lambda logprobs, batch: logprobs.detach(),
-        lambda logprobs, batch: logprobs * (1 + 1j),
+        lambda logprobs, batch: logprobs.sum(),
     ]
     for loss in losses:
-        with pytest.raises((TypeError, ValueError), match=r"the loss .*lambda.* returned"):
+        with pytest.raises(ValueError, match=r"the loss .*lambda.* returned"):
             model.forward_backward(ragged(4, 1), loss)
     told = model.forward_backward(ragged(4, 1), lambda logprobs, batch: logprobs.mul_(-1))  # written on
     assert told == pytest.approx(one("llama").forward_backward(ragged(4, 1)))
@@ -322,7 +295,7 @@ def test_options_out_of_range_are_errors(options: dict[str, Any], message: str) 
 
 def test_unknown_losses_and_columns_are_errors() -> None:
     model = one()
-    with pytest.raises(ValueError, match="loss='mse' is none of 'cispo', 'cross_entropy'"):
+    with pytest.raises(ValueError, match="loss='mse' is none of 'cross_entropy', 'ppo'"):
         model.forward_backward(ragged(2, 1), "mse")
     with pytest.raises(ValueError, match="normalize='row' is none of 'token', 'sequence'"):
         model.forward_backward(ragged(2, 1), normalize="row")  # type: ignore[arg-type]  # what is tested
@@ -346,22 +319,6 @@ def test_tensor_parallel_sizes_divide_the_heads() -> None:
         check_tensor_parallel(Build("llama")(), 3)
 
 
-@pytest.mark.skipif(DIVIDES_EXPERTS, reason="transformers 5.21 and newer")
-def test_an_older_transformers_divides_no_experts() -> None:
-    with pytest.raises(ImportError, match=r"transformers 5\.21"):
-        check_expert_parallel(Build("qwen3-moe")(), 2)
-
-
-@pytest.mark.skipif(not DIVIDES_EXPERTS, reason="transformers before 5.21")
-def test_expert_parallel_sizes_divide_the_experts() -> None:
-    with pytest.raises(ValueError, match=r"does not divide the 4 experts .*use 1"):
-        check_expert_parallel(Build("qwen3-moe")(), 3)
-    with pytest.raises(ValueError, match=r"LlamaForCausalLM has no experts that .* ep_size=2; use ep_size=1"):
-        check_expert_parallel(Build("llama")(), 2)
-    with pytest.raises(ValueError, match="the mesh has etp_size=2; use etp_size=1"):
-        check_sizes("TransformersModel", DeviceMesh.from_sizes(dp_size=2, tp_size=2, ep_size=2))
-
-
 def test_experts_are_written_by_the_names_of_published_files(tmp_path: Path) -> None:
     one("qwen3-moe").save_pretrained(tmp_path / "own")
     Build("qwen3-moe")().save_pretrained(tmp_path / "theirs")
@@ -383,9 +340,15 @@ def test_workers_of_a_cluster_make_the_steps_of_one_process(joining: dict[str, s
     with torch.no_grad():
         for (ids, _), row in zip(sequences(ragged(3, 2)), figures["logprobs"], strict=True):
             assert_close(torch.tensor(row), plain_logprobs(model, ids), rtol=1e-3, atol=1e-4)
-    assert figures["balanced"] == figures["in_order"]
     assert list(map(len, figures["balanced"])) == figures["lengths"]
-    balanced, in_order, alone = figures["losses"]
-    for own, other, expected in zip(balanced, in_order, alone, strict=True):
+    for row, expected in zip(figures["balanced"], figures["in_order"], strict=True):
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    for own, expected in zip(*figures["losses"], strict=True):
         assert own == pytest.approx(expected, rel=1e-4)
-        assert other == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_config_that_models_share_stays_as_it_is() -> None:
+    config = deepcopy(CONFIGS["qwen3"])
+    model = TransformersModel(lambda: AutoModelForCausalLM.from_config(config), optimizer=None, dtype="bfloat16")
+    assert {weight.dtype for weight in model.weights().values()} == {torch.bfloat16}
+    assert AutoModelForCausalLM.from_config(config).dtype == torch.float32

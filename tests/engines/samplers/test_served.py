@@ -74,6 +74,10 @@ def test_plain_json_samples_too(folder: Path, address: str) -> None:
     right = TransformersSampler(str(folder / "model")).sample(PROMPTS, PARAMS)
     result = found["result"]
     assert result["tokens"]["ids"] == right.tokens["ids"].tolist() and result["lengths"] == right.lengths
-    assert (result["counts"], result["prompts"], result["finish"]) == (right.counts, right.prompts, right.finish)
+    assert (result["counts"], result["rows"]["prompts"], result["sequences"]["finish"]) == (
+        right.counts,
+        right.prompts,
+        right.finish,
+    )
     with pytest.raises(urllib.error.HTTPError, match="400"):
         post(path, prompts=PROMPTS, params={"top_p": 2.0})

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
-from tiny_models import CONFIGS, Build, adamw
+from tiny_models import CONFIGS, Build, adamw, logprobs_of
 from tiny_tokenizer import tiny_tokenizer
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -38,7 +39,7 @@ def test_logprobs_agree_with_the_trainers() -> None:
     assert (len(rollouts), rollouts.counts, rollouts.prompts) == (4, [3] * 4, IDS)
     assert [row[: len(IDS[i // 3])] for i, row in enumerate(ids_of(rollouts))] == [ids for ids in IDS for _ in range(3)]
     assert rollouts.mask is not None and rollouts.logprobs is not None and rollouts.finish == ["length"] * 12
-    for mask, own, theirs in zip(rollouts.mask, rollouts.logprobs, trainer.logprobs(rollouts), strict=True):
+    for mask, own, theirs in zip(rollouts.mask, rollouts.logprobs, logprobs_of(trainer, rollouts), strict=True):
         assert int(mask.sum()) == 9
         assert_close(own, torch.where(mask.bool(), theirs, 0), rtol=0, atol=1e-4)
 
@@ -80,6 +81,15 @@ def test_the_samplers_own_params_are_those_of_calls_without() -> None:
         TransformersSampler(Build("llama")).sample(IDS)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float32, torch.tensor])
+def test_numbers_of_any_library_are_those_of_python(kind: Any) -> None:
+    given = {"temperature": 2, "top_k": 5, "n": 3, "max_new_tokens": 4, "seed": 7}
+    assert SamplingParams(**{name: kind(one) for name, one in given.items()}) == SamplingParams(**given)  # type: ignore[arg-type]  # as users write it
+    for wrong in ({"n": kind(3) / 2}, {"top_k": "5 of them"}, {"temperature": None}):
+        with pytest.raises(TypeError, match="number"):
+            SamplingParams(**wrong)
+
+
 def test_without_a_seed_answers_differ() -> None:
     sampler = TransformersSampler(Build("llama"))
     params = SamplingParams(max_new_tokens=12)
@@ -99,7 +109,7 @@ def test_without_a_seed_a_prompt_that_is_asked_for_again_gets_another_answer() -
 
 
 def test_ranks_of_one_data_rank_draw_the_same_without_a_seed() -> None:
-    from twinkle_engines.samplers.sequence_seed import RowSeeds
+    from twinkle_engines.samplers.seeds import RowSeeds
 
     mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2, device_type="cpu")
 
@@ -212,11 +222,11 @@ def test_the_trainers_weights_are_the_samplers_after_a_sync(adapters: bool) -> N
         assert sync() == 1
         after = sampler.sample(IDS, params)
         assert after.logprobs is not None and after.mask is not None and after.versions is not None
-        for own, theirs, mask in zip(after.logprobs, trainer.logprobs(after), after.mask, strict=True):
+        for own, theirs, mask in zip(after.logprobs, logprobs_of(trainer, after), after.mask, strict=True):
             assert_close(own, torch.where(mask.bool(), theirs, 0), rtol=0, atol=1e-4)
         assert ids_of(before) != ids_of(after)
         assert {int(version) for row in after.versions for version in row} == {1}
-        with pytest.raises(WeightSyncError, match="overwrite_trained"):
+        with pytest.raises(WeightSyncError, match="trains its weights"):
             WeightSync(sampler, trainer)()
 
 
@@ -345,14 +355,6 @@ def test_special_tokens_are_shown_to_rewards_that_want_them() -> None:
         assert made.completions == ["" if skips else "the" * row.count(special) for row in written]
 
 
-def test_a_call_that_takes_too_long_is_an_error() -> None:
-    sampler = TransformersSampler(Build("llama"), timeout=1e-6)
-    with pytest.raises(TimeoutError, match="timeout=1e-06"):
-        sampler.sample(IDS, SamplingParams(max_new_tokens=40))
-    with pytest.raises(ValueError, match="timeout"):
-        TransformersSampler(Build("llama"), timeout=0)
-
-
 def test_an_answer_ends_at_the_models_last_position() -> None:
     from transformers.models.gpt2 import GPT2Config
 
@@ -382,3 +384,17 @@ def test_ranks_that_are_threads_have_tokenizers_of_their_own() -> None:
         sampler = TransformersSampler(build_text_model, tokenizer=given, device_mesh=mesh, remote_group="samplers")
         held = run_on_workers(sampler, lambda one: id(one._tokenizer))
     assert len({*held, id(given)}) == 3
+
+
+def test_a_sampler_that_sleeps_is_woken_and_a_trainer_shares_its_group() -> None:
+    with twinkle.session("local", groups=[DeviceGroup("all", 1, "CPU")]):
+        trainer = TransformersModel(Build("llama"), optimizer=adamw, remote_group="all")
+        sampler = TransformersSampler(Build("llama", seed=9), remote_group="all")
+        sync, params = WeightSync(trainer, sampler), SamplingParams(max_new_tokens=3, seed=1)
+        sampler.sleep()
+        with pytest.raises(RuntimeError, match=r"wake\(\)"):
+            sampler.sample(IDS, params)
+        sync()  # into the weights that sleep
+        sampler.wake()
+        found = sampler.sample(IDS, params)
+        assert found == TransformersSampler(Build("llama")).sample(IDS, params).replace(versions=found.versions)

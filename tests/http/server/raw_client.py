@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.http.place import Place
 
-from twinkle_http.wire.decode import decode
-from twinkle_http.wire.encode import encode
-from twinkle_http.wire.envelopes import CALL_UPDATE, unpacked
-from twinkle_remote.values import TYPES
+from twinkle_http.messages import CALL_UPDATE, unpacked
+from twinkle_http.wire import decode, encode
+from twinkle_remote.rows import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +27,7 @@ import numpy as np
 from pathlib import Path
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import remote_class, remote_function, serve, session
-from twinkle_http.server import server as ending
-from twinkle_http.server.requests import body, timeouts
+from twinkle_http.server import serve as ending
 ending.LAST_UPDATE_SECONDS = 0.2  # at its end, for clients that have not read: those of these tests never do
 {settings}
 
@@ -82,8 +80,8 @@ class Wire(Place):
 
     def reading(self, name: str) -> bytes:
         """The request for a result."""
-        head = f"GET /twinkle/1/values/{name} HTTP/1.1\r\nhost: {self.host}\r\n"
-        return f"{head}authorization: Bearer {TOKEN}\r\ntwinkle-client: {self.client}\r\n\r\n".encode()
+        asked = encode({"name": name}, TYPES).to_bytes()
+        return self.head("read", len(asked), f"twinkle-client: {self.client}") + asked
 
     def answer(self, connection: socket.socket) -> tuple[int, bytes]:
         """Status and body of an answer; status 0 if the connection was closed without one."""

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import remote_class, remote_function
-
-
-def by_thread(count: int, index: int, args: Any, kwargs: Any, mesh: Any) -> Any:
-    """A dispatch of a user's own: it adds the name of its thread."""
-    return (*args, threading.current_thread().name), kwargs
 
 
 @remote_class()
@@ -38,29 +31,6 @@ class Noted:
     def notes(self) -> list[int]:
         """What was noted."""
         return self.noted
-
-    @remote_function(dispatch="all", collect="first")
-    def sleep(self, seconds: float) -> float:
-        """Take a while."""
-        time.sleep(seconds)
-        return seconds
-
-    @remote_function(dispatch="all", collect="first")
-    def thread(self) -> str:
-        """The name of the thread that it runs in."""
-        return threading.current_thread().name
-
-    @remote_function(dispatch=by_thread, collect="first")
-    def dispatched_by(self, number: int, name: str = "") -> str:
-        """The name of the thread that dispatched it."""
-        return name
-
-    @remote_function(dispatch="all")
-    def rank_or_raise(self, number: int) -> int:
-        """Raises for numbers below 0."""
-        if number < 0:
-            raise ValueError(f"{number} is below 0")
-        return number
 
 
 ONE, THREE = DeviceGroup("one", 1, "CPU"), DeviceGroup("three", 3, "CPU")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinkle_ray.cluster.environment import carried, left_behind, warn_left_behind
+from twinkle_ray.cluster.environment import carried
 
 HARMLESS = {
     "NCCL_DEBUG": "INFO",
@@ -57,15 +57,3 @@ def test_a_name_takes_any_variable_along_but_devices(name: str) -> None:
 def test_patterns_are_names_with_wildcards() -> None:
     assert carried(EVERYTHING, ("HF_*", "MY_?AR")) == HARMLESS | {"HF_TOKEN": "secret", "MY_VAR": "mine"}
     assert carried(EVERYTHING, ("hf_*", "MY_")) == HARMLESS
-
-
-def test_well_known_names_that_stay_are_told_without_their_values(caplog: pytest.LogCaptureFixture) -> None:
-    assert left_behind(EVERYTHING) == sorted(SECRET)
-    assert left_behind(EVERYTHING, tuple(SECRET)) == [] == left_behind(HARMLESS | OF_THIS_HOST)
-    warn_left_behind.cache_clear()
-    for _ in range(2):
-        warn_left_behind(tuple(left_behind(EVERYTHING)))
-    warn_left_behind(())
-    (told,) = caplog.messages
-    assert told.startswith("workers of a joined cluster do not get AWS_SECRET_ACCESS_KEY, HF_TOKEN, ")
-    assert 'env_allow=("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HTTP_PROXY", ' in told and "secret" not in told

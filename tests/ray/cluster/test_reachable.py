@@ -8,7 +8,7 @@ import time
 import pytest
 import ray
 
-from twinkle_ray.cluster.reachable import check_reachable
+from twinkle_ray.cluster.cluster import check_reachable
 from twinkle_remote.errors import BackendError
 
 

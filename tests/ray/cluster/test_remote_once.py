@@ -13,7 +13,7 @@ import twinkle
 import twinkle_ray
 from twinkle import DeviceGroup, remote_class, remote_function
 from twinkle_ray import restart
-from twinkle_ray.cluster.remote_once import remote_once
+from twinkle_ray.cluster.nodes import remote_once
 from twinkle_remote.backends.support import running
 
 HERE = Path(next(iter(twinkle_ray.__path__)))
@@ -48,7 +48,7 @@ def test_nothing_else_makes_forms_of_classes_and_functions() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "ray.remote"
     ]
-    assert set(places) == {"cluster/remote_once.py"}
+    assert set(places) == {"cluster/nodes.py"}
 
 
 def test_a_driver_keeps_no_class_of_a_worker_that_was_replaced(ray_cluster: None) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinkle_ray.cluster.starting import make_token, tighten_token
+from twinkle_ray.cluster.cluster import make_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -27,8 +26,6 @@ def mode(path: Path) -> int:
 
 
 def test_one_is_made_once(token: Path) -> None:
-    tighten_token()
-    assert not token.exists()
     make_token()
     made = token.read_text()
     assert len(made) == 64 and mode(token) == 0o600 and mode(token.parent) == 0o700
@@ -36,12 +33,11 @@ def test_one_is_made_once(token: Path) -> None:
     assert token.read_text() == made
 
 
-@pytest.mark.parametrize("tighten", [make_token, tighten_token])
-def test_one_that_others_can_read_is_taken_from_them(token: Path, tighten: Callable[[], None]) -> None:
+def test_one_that_others_can_read_is_taken_from_them(token: Path) -> None:
     token.parent.mkdir()
     token.write_text("mine")
     token.chmod(0o644)
-    tighten()
+    make_token()
     assert (token.read_text(), mode(token)) == ("mine", 0o600)
 
 

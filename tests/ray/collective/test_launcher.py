@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -69,9 +68,7 @@ def test_what_the_environment_lacks_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match=message):
         MeshCollective.from_env()
     for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "two" if name == "WORLD_SIZE" else "1")
-    with pytest.raises(ValueError, match=re.escape("are whole numbers, got WORLD_SIZE='two'")):
-        MeshCollective.from_env()
+        monkeypatch.setenv(name, "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ValueError, match="tp_size=3"):

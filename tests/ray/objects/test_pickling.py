@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import datasets
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
-from twinkle_remote.values.rows import equal, take
+from twinkle_remote.rows.cut import take
+from twinkle_remote.rows.reduce import equal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,18 +94,18 @@ def test_rows_of_the_stored_form_are_the_rows_of_the_value(
     pickled = pack(rows.fold(value))
     whole, _ = rows.unfold(pickled.open())
     assert same(whole, value)
-    read, _ = rows.unfold(pickled.open(), start, stop)
-    assert same(read, take(value, start, stop))
+    read, _ = rows.unfold(pickled.open(), range(start, stop))
+    assert same(read, take(value, range(start, stop)))
     cut = pack(rows.cut(pickled.open(), start, stop))
-    assert same(rows.unfold(cut.open(), 0, stop - start)[0], read)
+    assert same(rows.unfold(cut.open(), range(stop - start))[0], read)
     inner_start, inner_stop = sorted((min(inner_start, stop - start), min(inner_stop, stop - start)))
-    assert same(rows.unfold(cut.open(), inner_start, inner_stop)[0], take(read, inner_start, inner_stop))
+    assert same(rows.unfold(cut.open(), range(inner_start, inner_stop))[0], take(read, range(inner_start, inner_stop)))
 
 
 def test_a_reader_of_few_rows_opens_few_bytes() -> None:
     value = column("objects", 4096)
     pickled = pack(rows.fold(value))
-    read, size = rows.unfold(pickled.open(), 1024, 2048)
+    read, size = rows.unfold(pickled.open(), range(1024, 2048))
     assert same(read, value[1024:2048])
     assert 0.25 * pickled.nbytes * 0.95 < size < 0.25 * pickled.nbytes * 1.05
 
@@ -114,8 +114,8 @@ def test_arrays_are_views_of_the_buffer_and_tensors_are_not() -> None:
     array, tensor = np.arange(100_000.0), torch.arange(100_000.0)
     pickled = pack(rows.fold({"a": array, "t": tensor}))
     assert len(pickled.buffers) == 2
-    first, _ = rows.unfold(pickled.open(), 10, 20)
-    second, _ = rows.unfold(pickled.open(), 10, 20)
+    first, _ = rows.unfold(pickled.open(), range(10, 20))
+    second, _ = rows.unfold(pickled.open(), range(10, 20))
     assert np.shares_memory(first["a"], second["a"])
     first["t"].fill_(-1)
     assert same(second["t"], tensor[10:20])
@@ -176,50 +176,10 @@ def test_chunks_cover_every_row() -> None:
         assert all(first < last for first, last in itertools.pairwise(chunks.bounds))
 
 
-def test_slices_of_tables_leave_the_other_rows_behind() -> None:
-    words = pa.array(["abc", "de"] * 50_000).dictionary_encode()
-    table = pa.table({"x": np.arange(100_000), "s": ["abc"] * 100_000, "w": words})
-    batch = table.to_batches()[0]
-    whole = (table, batch, *batch.columns, *table.columns)
-    slices = [value.slice(start, rows) for value in whole for start, rows in ((5, 3), (0, 0))]
-    for value in (*slices, datasets.Dataset(table).select([3])):
-        pickled = pack(value)
-        back = pickled.open()
-        assert pickled.nbytes < 3000 and type(back) is type(value)
-        assert back[:] == value[:] if isinstance(value, datasets.Dataset) else back.equals(value)
-    assert pack(table).open().equals(table)
-
-
 def _numbers(rows: int) -> datasets.Dataset:
     features = datasets.Features({"x": datasets.Value("int32"), "label": datasets.ClassLabel(names=["odd", "even"])})
     columns = {"x": list(range(rows)), "label": [x % 2 for x in range(rows)]}
     return datasets.Dataset.from_dict(columns, features=features, split=datasets.Split.TRAIN)
-
-
-def test_slices_of_datasets_with_indices_leave_the_other_rows_behind() -> None:
-    whole = _numbers(100_000)
-    shuffled = whole.shuffle(seed=1)
-    for source in (
-        shuffled,
-        whole.select(range(0, 100_000, 3)),
-        shuffled.with_format("numpy"),
-        shuffled.with_format("torch", columns=["x"], output_all_columns=True),
-        shuffled.with_transform(_doubled),
-        shuffled.remove_columns("label"),
-    ):
-        for start, stop in ((0, 0), (5, 9), (100, 300)):
-            value = take(source, start, stop)
-            pickled = pack({"batch": value})
-            back = pickled.open()["batch"]
-            assert pickled.nbytes < 5000 + 40 * (stop - start)
-            assert (back.features, back.split, back.format) == (value.features, value.split, value.format)
-            assert back.with_format(None).to_list() == value.with_format(None).to_list()
-            assert datasets.concatenate_datasets([back, back]).num_rows == 2 * (stop - start)
-    assert pack(take(shuffled, 0, 100_000)).open()[:] == shuffled[:]
-
-
-def _doubled(columns: dict[str, list[int]]) -> dict[str, list[int]]:
-    return {"x": [2 * x for x in columns["x"]]}
 
 
 def test_a_dataset_on_disk_is_pickled_as_paths(tmp_path: Path) -> None:

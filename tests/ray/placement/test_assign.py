@@ -93,23 +93,17 @@ def test_visible_devices(ranks: int | list[int], visible: str | None, expected: 
 @pytest.mark.parametrize(
     ("groups", "totals", "message"),
     [
-        ([DeviceGroup("a", 9, "GPU")], (4, 4), "asks for 9 workers x 1 GPU, and 8 of these workers find a place"),
-        ([DeviceGroup("a", 4, "GPU", gpus_per_worker=4)], (3, 3), "0 of these workers find a place"),
-        ([DeviceGroup("a", 1, "NPU")], (4,), "no node has any NPU"),
+        ([DeviceGroup("a", 9, "GPU")], (4, 4), "asks for 9 workers x 1 GPU, and no nodes hold them\n"),
+        ([DeviceGroup("a", 4, "GPU", gpus_per_worker=4)], (3, 3), "node node1: 3 of 3 GPU free"),
+        ([DeviceGroup("a", 1, "NPU")], (4,), "node node0: none of NPU"),
         ([DeviceGroup("a", [0, 8], "GPU")], (8,), r"names GPU \[8\], and the cluster has 8, counted from 0"),
         ([DeviceGroup("a", [1], "GPU"), DeviceGroup("b", [1, 2], "GPU")], (8,), "'a' and 'b' both name GPU 1"),
         ([DeviceGroup("a", [0, 1, 2, 3], "GPU", gpus_per_worker=2)], (3, 3), r"devices \[2, 3\] are on several nodes"),
         ([DeviceGroup("a", [5], "GPU", visible_devices="2,3")], (8,), "use 0 to 1"),
         ([DeviceGroup("a", 1, "CPU")], (), "the cluster has no nodes"),
-        (
-            [on(2, 8)],
-            (8,),
-            "'a' asks for 8 workers x 1 GPU on 2 nodes, and 1 node has room for 4 of them; use nodes=1",
-        ),
-        ([on(3, 6)], (4, 4), "on 3 nodes, and 2 nodes have room for 2 of them; use nodes=2\n"),
-        ([on(1, 6)], (4, 3, 3), "on 1 node, and 0 nodes have room for 6 of them; use nodes=2 or 3\n"),
-        ([on(2, 4)], (3, 1), "1 node has room for 2 of them; without nodes= it finds its places\n"),
-        ([on(2, 4)], (2, 1), "1 node has room for 2 of them\n"),
+        ([on(2, 8)], (8,), "'a' asks for 8 workers x 1 GPU on 2 nodes, and no nodes hold them\n"),
+        ([on(3, 6)], (4, 4), "on 3 nodes, and no nodes hold them\n"),
+        ([on(1, 6)], (4, 3, 3), "on 1 node, and no nodes hold them\n"),
     ],
 )
 def test_what_never_fits_is_said(groups: list[DeviceGroup], totals: tuple[int, ...], message: str) -> None:
@@ -122,7 +116,7 @@ def test_what_others_hold_is_busy() -> None:
     with pytest.raises(BusyError) as caught:
         assign([group], gpus(4, 2, free=(1, 2)))
     assert str(caught.value) == (
-        "busy: group 'a' asks for 4 workers x 1 GPU, and 3 of these workers find a place\n"
+        "busy: group 'a' asks for 4 workers x 1 GPU, and no nodes hold them\n"
         "  asked: a = 4 workers x 1 GPU\n"
         "  node node0: 1 of 4 GPU free\n"
         "  node node1: 2 of 2 GPU free"

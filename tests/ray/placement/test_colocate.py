@@ -70,7 +70,7 @@ def test_what_cannot_share_is_said() -> None:
             ValueError,
             "'two' has nodes=2 and group 'four' has nodes=4; groups of a set are on the same",
         ),
-        ([("a", "four")], ValueError, "'four' has nodes=4 and group 'a' has 1 workers, .* use nodes=1"),
+        ([("a", "four")], ValueError, "'four' has nodes=4 and group 'a' has 1 workers"),
     ],
 )
 def test_bad_sets(colocate: Any, error: type[Exception], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -146,10 +147,7 @@ def test_a_late_call_says_who_is_late_and_shows_the_two_ends_of_a_deep_stack(fra
     assert caught.value.done == (0, 2, 3)
     assert caught.value.pending == (1,)
     assert "four[1/4 dp=0 tp=1]" in str(caught.value)
-    assert "in late" in str(caught.value)
-    rows = str(caught.value).splitlines()
-    assert [row for row in rows if "frames" in row] == ["      ... 18 frames ..."]
-    assert sum(row.endswith("in doze") for row in rows) == 13
+    assert re.search(r"in late(.|\n)*\.\.\. \d+ frames \.\.\.(.|\n)*in doze", str(caught.value))
 
 
 def test_a_rank_that_waits_for_its_input_says_so(fragile: Fragile) -> None:
@@ -157,7 +155,7 @@ def test_a_rank_that_waits_for_its_input_says_so(fragile: Fragile) -> None:
     late = twinkle.submit(fragile.fail, "key", [], 3.0)
     with pytest.raises(twinkle.CallTimeoutError) as caught:
         twinkle.submit(other.count, late).result(0.5)
-    told = "  ranks 0, 1:\n    it runs nothing: it waits for the arguments of the call, or for the call itself"
+    told = "  ranks 0, 1:\n    it waits for the arguments of the call"
     assert told in str(caught.value)
     assert late.result(30) == ["fine"] * 4
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinkle_ray.cluster.environment import HASH_SEED, hash_seed
-from twinkle_ray.cluster.raylet import raylet_variable
+from twinkle_ray.cluster.environment import HASH_SEED, hash_seed, node_variable
 from twinkle_remote import on, remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def test_it_is_the_drivers_or_the_sessions(environment: Mapping[str, str], seed:
 def test_sets_have_one_order_on_all_workers() -> None:
     names: list[Any] = [on(group).create(Names).order() for group in ("four", "two")]
     found = [each for order in names for each in order]
-    seed = raylet_variable(HASH_SEED)  # of a node with a fork server
+    seed = node_variable(HASH_SEED)
     assert seed is not None and seed.isdecimal()
     code = f"print(list(set({_NAMES!r})))"
     told = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True)

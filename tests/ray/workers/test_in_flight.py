@@ -10,7 +10,7 @@ import pytest
 
 import twinkle_remote as twinkle
 from twinkle_remote import remote_class, remote_function
-from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT
+from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
 from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:

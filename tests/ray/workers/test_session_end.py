@@ -73,7 +73,7 @@ SESSIONS = """
             return value
 
     def ours():
-        with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")], progress=False):
+        with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
             actor = Actor(remote_group="actor")
             KEPT.append([actor, actor.step(), actor.later(actor.step()), twinkle.submit(actor.later, 1)])
             twinkle.get(KEPT[-1][1:])

@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 START = {
     "twinkle_mesh": """
-        context launch lazy_names rules rules.checks rules.messages rules.rule_error
+        lazy_names rank
     """,
     "twinkle_ray": """
-        cluster cluster.places cluster.raylet forkserver forkserver.forked objects
-        objects.arrow objects.chunks objects.dataset_rows objects.object_store objects.pickling
-        objects.shared_memory objects.shared_memory.placed objects.shared_memory.segment_ref objects.tensors
-        objects.time_limit objects.wire ray_internals replies replies.withdrawn telemetry telemetry.whole_lines
-        workers workers.loop_calls workers.rank_actor workers.shown_waits
-        workers.stack_dump workers.worker_backend
+        objects
+        objects.chunks objects.object_store objects.pickling
+        copy_threads objects.segments objects.tensors
+        objects.wire ray_internals
+        workers workers.core workers.loop_calls workers.rank_actor workers.task_queue
     """,
     "twinkle_remote": """
-        backends backends.support call call.lazy_values call.lazy_values.alive_lazies component component.construct
-        component.constructor component.decorated component.method context errors failures failures.bare failures.ends
-        failures.reraise
-        protocol protocol.backend protocol.component protocol.defaults protocol.failure protocol.marks protocol.messages
-        protocol.spec protocol.targets protocol.waiting running sessions sessions.current sessions.forked
-        sessions.collector sessions.seeding sessions.signals sessions.signals.flag values
-        values.attributes values.columns values.costs values.left_out values.rows
-        values.sequences values.unknown worker worker.failure_saver worker.inputs
-        worker.loop_tasks worker.open_generators worker.thread_state worker.waiting_tasks worker.worker
+        backends backends.support component component.construct
+        component.constructor component.method context errors failures failures.frames failures.report
+        failures.travel
+        protocol protocol.backend protocol.call protocol.failure protocol.messages
+        protocol.modes
+        protocol.session_tools protocol.spec random_state running sessions sessions.current
+        rows rows.columns rows.concat rows.cut rows.libraries rows.records rows.reduce rows.row_types rows.unknown
+        sessions.seeding worker worker.inputs
+        worker.loop_tasks worker.saved_calls
+        worker.worker
     """,
 }
 """The modules of each package that it may load, beside the package itself."""
@@ -45,7 +45,7 @@ PROGRAM = """
     class Small:
         @remote_function(dispatch="all", collect="first")
         def modules(self):
-            return [name for name in sys.modules if name.startswith(("twinkle", "numpy.random", "torch"))]
+            return [name for name in sys.modules if name.startswith(("twinkle", "torch"))]
 
     with session("ray", groups=[DeviceGroup("two", 2, "CPU")], lazy_collect=False):
         report("modules ", Small(remote_group="two").modules)

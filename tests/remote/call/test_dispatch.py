@@ -17,7 +17,7 @@ from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.collect import combine, combined_by, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.values.rows import rows_of, take
+from twinkle_remote.rows.cut import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +29,8 @@ def call_identity(spec: FunctionSpec, mesh: DeviceMesh | None, ranks: list[int],
     given = [shares.arguments[index][0][0] for index in shares.of_rank]
     read = ranks_read(spec, ranks, mesh, each=bool(shares.each))
     back = combine(
-        combined_by(spec, ranks, mesh)._replace(columns_unknown=False),
+        combined_by(spec, ranks, mesh, "Echo.rows"),
         [given[ranks.index(rank)] for rank in read],
-        name="Echo.rows",
-        rows=shares.real if spec.uneven == "pad" else None,
     )
     return given, back
 
@@ -62,36 +60,11 @@ def test_collecting_what_was_dispatched_gives_it_back(
     assert all(size is not None for size in sizes)
 
 
-@given(data=st.data(), rows=st.integers(1, 13), uneven=st.sampled_from(["pad", "drop", "strict"]))
-def test_uneven_rows_are_padded_or_dropped(
-    data: st.DataObject,
-    rows: int,
-    uneven: Any,
-    meshes: st.SearchStrategy[DeviceMesh],
-    batches: Callable[[int], st.SearchStrategy[Any]],
-    same: Callable[[Any, Any], bool],
-) -> None:
-    mesh = data.draw(meshes)
-    value = data.draw(batches(rows))
-    spec = FunctionSpec(dispatch="slice_dp", collect="flatten", uneven=uneven)
-    count = mesh.data_world_size
-    ranks = list(range(mesh.world_size))
-    if (uneven == "strict" and rows % count) or (uneven == "drop" and rows < count):
-        with pytest.raises(DispatchError, match=f"{rows} rows .*{count} data ranks"):
-            call_identity(spec, mesh, ranks, value)
-        return
-    given_to, back = call_identity(spec, mesh, ranks, value)
-    sizes = {rows_of(part) for part in given_to}
-    assert sizes == {-(-rows // count) if uneven == "pad" else rows // count}
-    kept = rows - rows % count if uneven == "drop" else rows
-    assert same(back, take(value, 0, kept))
-
-
 @pytest.mark.parametrize(
     ("spec", "args", "message"),
     [
         (FunctionSpec(dispatch="slice_dp"), ([1, 2], [1]), r"f: .*a has 2, b has 1; mark .* Replicate"),
-        (FunctionSpec(dispatch="slice_dp"), ({"x": [1], "y": (1, 2)}, 0), r"a\['x'\] has 1, a\['y'\] has 2"),
+        (FunctionSpec(dispatch="slice_dp"), ({"x": [1], "y": [1, 2]}, 0), r"a\['x'\] has 1, a\['y'\] has 2"),
         (FunctionSpec(dispatch="slice_dp", split=("a",)), (3, [1]), "split= names a, but int 3 has no rows"),
         (FunctionSpec(dispatch="all"), (iter([1]), 0), "f: a list_iterator can be neither divided nor sent"),
         (FunctionSpec(), ([(row for row in "ab")], 0), "f: a generator can be neither"),

@@ -1,17 +1,13 @@
-"""Loops over handles: uneven ends, failed and late steps, and how far they run ahead."""
+"""Loops over handles: uneven ends, failed and late steps."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from twinkle_remote import CallTimeoutError, CollectError, current_worker, on, remote_class, remote_function
-from twinkle_remote.protocol.marks import prefetch_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -44,21 +40,6 @@ class Steps:
         return self.at
 
 
-@remote_class(prefetch=3)
-class Ahead:
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while True:
-            self.at += 1
-            yield self.at
-
-    @remote_function(collect="first")
-    def position(self) -> int:
-        return self.at
-
-
 def test_ranks_that_end_at_different_steps_are_an_error() -> None:
     steps = on("two").create(Steps, uneven=True)
     seen: list[list[int]] = []
@@ -84,33 +65,3 @@ def test_a_step_that_is_late_is_not_lost() -> None:
     gate.set()
     assert steps.behind() is not None
     assert [list(step) for step in steps] == [[1], [2], [3]]
-
-
-def test_a_class_says_how_far_its_steps_run_ahead() -> None:
-    ahead: Any = on("one").create(Ahead)
-    assert next(iter(ahead)) == 1 and ahead.position() == 4
-    assert next(ahead) == 2 and ahead.position() == 5
-
-
-def test_only_an_iter_that_returns_the_object_runs_ahead() -> None:
-    class Documented:
-        def __iter__(self) -> Documented:
-            """Return the iterator."""
-            return self
-
-        def __next__(self) -> int:
-            raise StopIteration
-
-    class Resetting(Documented):
-        def __iter__(self) -> Resetting:
-            self.at = 0
-            return self
-
-    class Saved(Documented):
-        def state_dict(self) -> dict[str, int]:
-            return {}
-
-    class Rows(list[int]):
-        pass
-
-    assert [prefetch_of(cls) for cls in (Documented, Resetting, Saved, Rows, Steps, Ahead)] == [1, 0, 0, 0, 1, 3]

@@ -12,11 +12,10 @@ import torch
 
 from twinkle_data import Batch
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import CollectError, DispatchError, get, on, remote_class, remote_function, session
-from twinkle_remote.call import whole_rows
-from twinkle_remote.protocol.spec import FunctionSpec, returns_columns
-from twinkle_remote.values.join import join, join_results
-from twinkle_remote.values.reduce import reduce
+from twinkle_remote import CollectError, DispatchError, Replicate, get, on, remote_class, remote_function, session
+from twinkle_remote.call import collect
+from twinkle_remote.rows.concat import concat, concat_results
+from twinkle_remote.rows.reduce import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,10 +26,6 @@ GROUPS = [DeviceGroup("two", 2, "CPU"), DeviceGroup("other", 2, "CPU")]
 @remote_class()
 class Model:
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def both(self, rows):  # type: ignore[no-untyped-def]  # what an annotation would say is what is tested
-        return torch.zeros(len(rows)), torch.ones(len(rows))
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
     def scalars(self, rows: list[int]) -> Any:
         return sum(rows), len(rows)
 
@@ -39,16 +34,24 @@ class Model:
         return tuple(rows)
 
     @remote_function(dispatch="slice_dp", collect="flatten")
+    def array(self, rows: list[int]) -> Any:
+        return np.array(rows)
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
     def parts(self, rows: list[int]) -> tuple[list[int], list[int]] | None:
         return rows, [-row for row in rows]
 
     @remote_function(dispatch="slice_dp", collect="flatten")
-    def layers(self, rows: list[int]) -> dict[str, Any]:
-        return {"logits": torch.zeros(len(rows)), "hidden": (torch.zeros(len(rows)),) * 3}
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
     def take(self, rows: Any) -> Any:
         return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def held(self, holder: Any, rows: Any = ()) -> list[int]:
+        return list(holder.rows)
+
+    @remote_function(dispatch="slice", collect="flatten")
+    def sliced_held(self, holder: Any) -> list[int]:
+        return list(holder.rows)
 
     @remote_function(dispatch="slice", collect="flatten")
     def sliced(self, rows: Any, replicated: Any = None) -> list[Any]:
@@ -82,36 +85,31 @@ def model() -> Iterator[Model]:
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_parts_of_a_tuple_are_never_taken_for_rows(model: Model, count: int) -> None:
+def test_a_tuple_is_a_record_of_parts(model: Model, count: int) -> None:
     rows = list(range(count))
-    both = cast("Any", model).both
+    parts = (rows, [-row for row in rows])
     other = on("other", DeviceMesh.from_sizes(dp_size=2)).create(Model)
-    for made in (both(rows), model.scalars(rows), other.take(both(rows)), other.take(model.scalars(rows))):
-        with pytest.raises(CollectError, match="rows or parts"):
-            get(made)
-    with pytest.raises(CollectError, match=r"number of rows|rows or parts"):
-        get(model.layers(rows))
-    assert get(model.told(rows)) == tuple(rows) and get(other.take(rows)) == rows
-    assert get(model.parts(rows)) == (rows, [-row for row in rows])
+    for made in (model.parts(rows), other.take(model.parts(rows)), other.take(parts)):
+        assert get(made) == parts
+    for wrong in (model.told(rows), model.scalars(rows)):
+        with pytest.raises(CollectError, match=r"has none|number of rows|by column"):
+            get(wrong)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "columns"),
-    [
-        (tuple[int, ...], False),
-        (tuple[int, str], True),
-        ("tuple[int, str]", True),
-        ("tuple[list[int], ...]", False),
-        ("typing.Tuple[int, ...]", False),
-        (tuple[int, str] | None, True),
-        ("Sequence[int]", False),
-        (list[int], None),
-        ("Any", None),
-        (tuple, None),
-    ],
-)
-def test_annotations_say_what_the_elements_of_a_tuple_are(annotation: object, columns: bool | None) -> None:
-    assert returns_columns(FunctionSpec(collect="flatten"), annotation).columns is columns
+class Holder:
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+
+def test_an_object_of_an_unknown_class_is_not_doubled(model: Model) -> None:
+    one = Holder([1, 2])
+    unknown: Any = model
+    for how in ("held", "sliced_held"):
+        with pytest.raises(DispatchError, match=r"Holder: whether it holds rows .*Replicate"):
+            get(getattr(unknown, how)(one))
+        assert get(getattr(unknown, how)(Replicate(one))) == [1, 2, 1, 2]
+    assert get(unknown.held(one, [7, 8])) == [1, 2, 1, 2]  # the other argument is divided
+    assert Model.__new__(Model).held(one) == [1, 2]  # an object of no session
 
 
 def test_names_in_split_stand_for_many_arguments(model: Model) -> None:
@@ -125,29 +123,20 @@ def test_names_in_split_stand_for_many_arguments(model: Model) -> None:
 
 
 def test_a_slice_that_divides_nothing_is_told_once(model: Model, caplog: pytest.LogCaptureFixture) -> None:
-    whole_rows._warned.clear()
+    collect._warned.clear()
     caplog.set_level(logging.WARNING, "twinkle.remote")
     for _ in range(2):
         assert get(model.sliced([1, 2, 3])) == [1, 2, 3] and not caplog.records
-        assert get(model.whole((1, 2))) == [1, 2, 1, 2] and not caplog.records
+        assert get(model.whole([1, 2])) == [1, 2, 1, 2] and not caplog.records
     for _ in range(2):
-        assert get(model.sliced((1, 2))) == [1, 2, 1, 2]
+        assert get(model.sliced(np.arange(1, 3))) == [1, 2, 1, 2]
         assert get(model.sliced(np.arange(2), 5)) == [0, 1, 0, 1]
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["Model.sliced"]
-    assert "rows, a tuple" in caplog.text and "slice_dp" in caplog.text
-    whole_rows._warned.clear()
-    made = model.told([1, 2])
+    assert "rows, a ndarray" in caplog.text and "slice_dp" in caplog.text
+    collect._warned.clear()
+    made = cast("Any", model).array([1, 2])
     assert get(model.sliced(made)) == [1, 2, 1, 2] and len(caplog.records) == 2
-    whole_rows._warned.clear()
-
-
-@pytest.mark.parametrize("collect", ["sum", "mean"])
-def test_padding_meets_a_reduction_only_with_the_mask(collect: Any) -> None:
-    for method in (lambda self, rows: 1, lambda self, rows, valid: 1):
-        with pytest.raises(TypeError, match="valid"):
-            remote_function(dispatch="slice_dp", uneven="pad", collect=collect)(method)
-    remote_function(dispatch="slice_dp", uneven="pad", collect=collect)(lambda self, rows, valid=None: 1)
-    remote_function(dispatch="slice_dp", uneven="pad", collect="flatten")(lambda self, rows: rows)
+    collect._warned.clear()
 
 
 def _frame(values: Sequence[Any], **options: Any) -> pd.DataFrame:
@@ -162,6 +151,11 @@ def _series(name: str) -> pd.Series[Any]:
     ("left", "right"),
     [
         (np.array([1]), np.array(["x"])),
+        (np.array([1]), np.array([0.5])),
+        (np.array([1], "int8"), np.array([300], "int64")),
+        (np.array([1]), np.array([None, "x"], dtype=object)),
+        (torch.tensor([1]), torch.tensor([0.5])),
+        (torch.tensor([0.1], dtype=torch.float16), torch.tensor([0.1], dtype=torch.bfloat16)),
         (np.array([2**60 + 1]), np.array([0.5])),
         (np.array([2**63], "uint64"), np.array([-1])),
         (np.array([1]), np.array(["2026"], "M8[D]")),
@@ -169,64 +163,41 @@ def _series(name: str) -> pd.Series[Any]:
         (np.array([(1,)], [("a", "i4")]), np.array([(1,)], [("b", "i4")])),
         (torch.tensor([2**30 + 1]), torch.tensor([0.5])),
         (torch.tensor([70000]), torch.tensor([0.5], dtype=torch.float16)),
-        (torch.ones(2, 2).to_sparse(), torch.ones(2, 2)),
         (torch.nn.Parameter(torch.ones(2)), torch.ones(2)),
         (_frame([1]), _frame(["x"])),
         (_frame([2**60 + 1]), _frame([0.5])),
         (_frame(pd.Categorical(["a"])), _frame(pd.Categorical(["b"]))),
-        (_frame([1], index=["k"]), _frame([1])),
         (_series("a"), _series("b")),
-        (pd.Index([1], name="a"), pd.Index([2], name="b")),
-        (pd.Categorical(["a"]), pd.Categorical(["b"])),
     ],
 )
-def test_types_that_meet_change_no_element(left: Any, right: Any) -> None:
+def test_other_types_do_not_join(left: Any, right: Any) -> None:
     for values in ([left, right], [right, left]):
         with pytest.raises(CollectError, match=r"do not join|one type"):
-            join(values)
+            concat(values)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "want"),
-    [
-        (np.array([1]), np.array([0.5]), "float64"),
-        (np.array([1], "int8"), np.array([300], "int64"), "int64"),
-        (np.array(["a"]), np.array(["bcd"]), "<U3"),
-        (np.array([1]), np.array([None, "x"], dtype=object), "object"),
-        (torch.tensor([1]), torch.tensor([0.5]), "torch.float32"),
-        (torch.tensor([0.1], dtype=torch.float16), torch.tensor([0.1], dtype=torch.bfloat16), "torch.float32"),
-    ],
-)
-def test_types_that_hold_all_elements_join(left: Any, right: Any, want: str) -> None:
-    joined: Any = join([left, right])
-    assert str(joined.dtype) == want and joined.tolist() == [*left.tolist(), *right.tolist()]
+def test_texts_join_at_any_length() -> None:
+    joined = concat([np.array(["a"]), np.array(["bcd"])])
+    assert str(joined.dtype) == "<U3" and joined.tolist() == ["a", "bcd"]
 
 
-def test_default_indexes_go_on_and_own_labels_stay() -> None:
-    first, rest = _frame([1, 2]), _frame([3])
-    first.index.name = rest.index.name = "row"
-    joined = join([first, rest])
-    assert list(joined.index) == [0, 1, 2] and joined.index.name == "row"
+def test_labels_are_data() -> None:
     whole = _frame([1, 2, 3, 4])
-    assert join([whole.iloc[:1], whole.iloc[1:]]).equals(whole)
-    assert list(join([whole.iloc[2:], whole.iloc[:2]]).index) == [2, 3, 0, 1]
-    assert list(join([whole[whole["x"] > 3], whole[whole["x"] < 2]]).index) == [3, 0]
+    assert concat([whole.iloc[:1], whole.iloc[1:]]).equals(whole)
+    assert list(concat([whole.iloc[2:], whole.iloc[:2]]).index) == [2, 3, 0, 1]
+    assert list(concat([_frame([1, 2]), _frame([3])]).index) == [0, 1, 0]
     dated = _frame([1, 2, 3], index=pd.date_range("2026-01-01", periods=3, name="day"))
-    assert join([dated.iloc[:1], dated.iloc[1:]]).equals(dated)
-    described = _frame([1])
-    described.attrs["unit"] = "kg"
-    with pytest.raises(CollectError, match="attributes"):
-        join([described, _frame([2])])
+    assert concat([dated.iloc[:1], dated.iloc[1:]]).equals(dated)
 
 
 @pytest.mark.parametrize("number", [2.0, 1, True, 1j, np.float32(2), np.array(3), torch.tensor(4.0)])
 def test_a_number_beside_rows_is_refused_also_where_it_is_equal(number: Any) -> None:
     for beside in ({"rows": [1], "loss": number}, {"in": {"loss": number}, "rows": [1]}):
         with pytest.raises(CollectError, match=r"loss'\]: flatten joins rows"):
-            join_results([beside, beside], "result")
-        assert join_results([beside], "result") is beside
+            concat_results([beside, beside], "result")
+        assert concat_results([beside], "result") is beside
     texts = {"rows": [1], "note": "n", "none": None}
-    assert join_results([texts, texts], "result") == {"rows": [1, 1], "note": "n", "none": None}
+    assert concat_results([texts, texts], "result") == {"rows": [1, 1], "note": "n", "none": None}
 
 
 @pytest.mark.parametrize(
@@ -242,16 +213,16 @@ def test_numbers_of_libraries_meet_those_of_python(values: list[Any], weights: l
     assert reduce("mean", values, weights, "result") == total / sum(shares)
 
 
-def test_frames_are_reduced_row_by_row_or_refused() -> None:
-    assert reduce("sum", [_frame([1, 2]), _frame([3, 4])], None, "result")["x"].tolist() == [4, 6]
-    with pytest.raises(CollectError, match="indexes"):
-        reduce("mean", [_frame([1, 2]), _frame([3, 4], index=[1, 2])], None, "result")
+def test_rows_of_frames_are_not_added_up() -> None:
+    for how in ("sum", "mean"):
+        with pytest.raises(CollectError, match=f"which have no {how}"):
+            reduce(how, [_frame([1, 2]), _frame([3, 4])], None, "result")
 
 
 @pytest.mark.parametrize("valid", [[True, True, True, False], [True, True, False, False], [True] * 4])
 def test_fillers_of_a_batch_weigh_nothing(valid: list[bool]) -> None:
     rows = [1.0, 2.0, 6.0, 100.0]
-    batch = Batch(rows, valid=valid)
+    batch = Batch(rows, indices=range(4), valid=valid)
     kept = [row for row, own in zip(rows, valid, strict=True) if own]
     with session("threads", groups=GROUPS):
         trainer = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Trainer)

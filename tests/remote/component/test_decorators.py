@@ -25,19 +25,19 @@ def decorate(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dispatch": "slyce"}, r"dispatch='slyce' .* 'slice', 'all', 'slice_dp' or a callable"),
+        ({"dispatch": "slyce"}, r"dispatch='slyce' .* 'slice', 'all', 'slice_dp', 'any' or a callable"),
         ({"collect": "flat"}, r"collect='flat' .* 'none', 'flatten', 'mean', 'sum', 'first', 'last_pp' or a callable"),
         ({"execute": "last"}, r"execute='last' .* 'first', 'all'"),
-        ({"uneven": "cut"}, r"uneven='cut' .* 'strict', 'pad', 'drop'"),
-        ({"weight": "columns", "collect": "mean"}, r"weight='columns' .* 'rows', 'equal' or a callable"),
-        ({"weight": "rows"}, "collect must be 'mean' or 'sum', got 'none'"),
+        ({"sticky": "rows"}, "sticky='rows' .* needs dispatch='any', got 'slice'"),
+        ({"dispatch": "any", "collective": True}, "use execute='all' with it, and a dispatch that calls them all"),
+        ({"dispatch": "any", "split": "rows"}, "split= needs dispatch"),
         ({"timeout": 0}, "timeout=0 is not valid: it is seconds above 0, or None"),
         ({"timeout": "soon"}, "timeout='soon' is not valid"),
         ({"sync": 1}, "sync=1 is not valid: it is one of True, False"),
         ({"lazy_collect": "no"}, "lazy_collect='no' .* True, False, None"),
         ({"split": 5}, "split=5 is not valid: it is the name of an argument"),
         ({"split": "a", "replicate": "a"}, "name the same arguments"),
-        ({"dispatch": "all", "split": "a"}, "need dispatch 'slice' or 'slice_dp', got 'all'"),
+        ({"dispatch": "all", "split": "a"}, "needs dispatch 'slice' or 'slice_dp', got 'all'"),
     ],
 )
 def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any], message: str) -> None:
@@ -50,7 +50,7 @@ def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any],
     [
         (
             {"timeot": 3},
-            "no option timeot; its options are dispatch, .*, timeout, .*, collective, balance, reads, adds$",
+            "no option timeot; its options are dispatch, .*, timeout, .*, collective, balance, sticky$",
         ),
         ({"split": "c"}, r"name arguments of .*method, and 'c' is none of \['a', 'b'\]"),
         ({"replicate": ("a", "c")}, "'c' is none of"),
@@ -65,6 +65,10 @@ def test_what_cannot_be_an_option_says_so(options: dict[str, Any], message: str)
 
 async def __len__(self: object) -> int:  # noqa: N807  a special method of a class
     return 1
+
+
+async def streaming_later(self: object) -> Any:
+    yield 1
 
 
 def streaming(self: object) -> Any:
@@ -85,9 +89,10 @@ def test_only_plain_methods_can_be_remote(method: Any, message: str) -> None:
         untyped_function()(method)
 
 
-def test_items_of_generators_are_not_collected() -> None:
-    with pytest.raises(TypeError, match=r"streaming .*collect='flatten'"):
-        remote_function(collect="flatten")(streaming)
+@pytest.mark.parametrize("function", [streaming, streaming_later])
+def test_a_method_that_yields_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"streaming.* yields, and a remote function returns"):
+        remote_function()(function)
 
 
 def test_classes_are_checked() -> None:
@@ -97,9 +102,7 @@ def test_classes_are_checked() -> None:
         untyped_class()(len)
     with pytest.raises(ValueError, match=r"execute='some' .* 'first', 'all'"):
         untyped_class(execute="some")
-    with pytest.raises(ValueError, match="prefetch=-1"):
-        remote_class(prefetch=-1)
-    with pytest.raises(TypeError, match=r"exec; .*execute, prefetch"):
+    with pytest.raises(TypeError, match=r"exec; .*execute, concurrency"):
         untyped_class(exec="all")
     with pytest.raises(TypeError, match=r"Slim .*__weakref__"):
         untyped_class()(type("Slim", (), {"__slots__": ("a",)}))

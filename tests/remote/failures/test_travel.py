@@ -1,90 +1,164 @@
-"""Exceptions as bytes: type, arguments and attributes are those of the original after any number of journeys."""
+"""Exceptions keep type, fields, notes and cause, whatever their constructor takes, here and pickled."""
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.conformance.subjects.faults import FieldsError, LockedError, NeedyError
 
-from twinkle_remote import RemoteCallError
-from twinkle_remote.conformance.subjects.faults import FieldsError, LockedError, NeedyError
-from twinkle_remote.failures.reraise import combined_error
-from twinkle_remote.failures.travel import error_to_bytes
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import RemoteCallError, get, on, remote_class, remote_function, session
+from twinkle_remote.failures.travel import combined_error, error_to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class CodeError(Exception):
-    """Its constructor would write its text twice."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"code {code}")
-        self.code = code
-        self.other: Any = None
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    queue: int
 
 
-class StateError(Exception):
-    """Says itself how it is pickled."""
+@dataclasses.dataclass(kw_only=True)
+class KeywordOnlyError(Exception):
+    queue: int
 
-    def __init__(self, left: int, right: int) -> None:
-        super().__init__("state")
-        self.both = (left, right)
+
+class OtherArgumentsError(Exception):
+    def __init__(self, one: int, two: int, *, queue: int) -> None:
+        super().__init__("text")
+        self.queue = queue
+
+
+class OwnArgsError(Exception):
+    def __init__(self, queue: int) -> None:
+        super().__init__(queue)
+        self.queue = queue
+
+    @property
+    def args(self) -> Any:  # type: ignore[override]  # what it is about
+        return ("fixed",)
+
+
+class RefusesAttributesError(Exception):
+    queue = 7
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class OwnNewError(Exception):
+    def __new__(cls, *, queue: int) -> OwnNewError:
+        return super().__new__(cls)
+
+    def __init__(self, *, queue: int) -> None:
+        self.queue = queue
+
+
+class ReducesError(Exception):
+    def __init__(self, queue: int) -> None:
+        super().__init__()
+        self.queue = queue
 
     def __reduce__(self) -> Any:
-        return StateError, self.both
+        return ReducesError, (self.queue,)
 
 
-class ExtraError(CodeError):
-    """Its own way forgets an attribute."""
+class OwnGroup(ExceptionGroup[Exception]):
+    def __new__(cls, message: str, exceptions: list[Exception], queue: int) -> OwnGroup:
+        return super().__new__(cls, message, exceptions)
 
-    def __reduce__(self) -> Any:
-        return ExtraError, (self.code,)
-
-
-class PlacedError(ExtraError):
-    """Has a slot; its own way cannot pickle."""
-
-    __slots__ = ("slot",)
-
-    def __reduce__(self) -> Any:
-        return (lambda: PlacedError(0)), ()
+    def __init__(self, message: str, exceptions: list[Exception], queue: int) -> None:
+        super().__init__(message, exceptions, queue)  # type: ignore[call-arg]  # as type() itself does
+        self.queue = queue
 
 
-class CopiedError(Exception):
-    """Says by `__reduce_ex__` how it is pickled, with a state."""
+KINDS: dict[str, Callable[[], Exception]] = {
+    "frozen": lambda: FrozenError(7),
+    "keyword": lambda: KeywordOnlyError(queue=7),
+    "other": lambda: OtherArgumentsError(1, 2, queue=7),
+    "args": lambda: OwnArgsError(7),
+    "refuses": lambda: RefusesAttributesError("text"),
+    "new": lambda: OwnNewError(queue=7),
+    "reduces": lambda: ReducesError(7),
+    "group": lambda: ExceptionGroup("both", [FrozenError(7), KeyError(1)]),
+    "own group": lambda: OwnGroup("both", [OSError(7), KeyError(1)], 7),
+    "needy": lambda: NeedyError(7, detail="why"),
+    "system": lambda: FileNotFoundError(2, "none", "file"),
+    "unicode": lambda: UnicodeDecodeError("utf8", b"x", 0, 1, "reason"),
+}
+FIELDS = ("queue", "detail", "message", "errno", "filename", "object", "start", "exceptions")
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return CopiedError, ("copied",), {"state": 1}
+
+def check(found: BaseException | None, wanted: Exception) -> None:
+    assert isinstance(found, type(wanted))
+    for name in FIELDS:
+        if hasattr(wanted, name):
+            assert repr(getattr(found, name)) == repr(getattr(wanted, name)), name
 
 
-class PairError(ExceptionGroup):
-    """A group with its own way."""
+def raised(name: str) -> Exception:
+    try:
+        raise KINDS[name]() from OSError("cause")
+    except Exception as error:
+        return error
 
-    def __reduce__(self) -> Any:
-        return PairError, (self.message, list(self.exceptions))
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_travels_and_is_raised_again(name: str) -> None:
+    error = raised(name)
+    if name not in ("frozen", "refuses"):
+        error.add_note("note")
+    travelled = pickle.loads(error_to_bytes(error))
+    check(travelled, KINDS[name]())
+    for original in (error, travelled):
+        both = combined_error(original, "told", ())
+        check(both, KINDS[name]())
+        assert str(both) == "told"
+        check(pickle.loads(pickle.dumps(both)), KINDS[name]())
+    assert repr(travelled.__cause__) == repr(OSError("cause"))
+    assert getattr(travelled, "__notes__", None) == getattr(error, "__notes__", None)
+
+
+@remote_class()
+class Raising:
+    @remote_function(dispatch="all", collect="first")
+    def plain(self, name: str) -> None:
+        raise raised(name)
+
+    @remote_function(dispatch="all", collect="first")
+    async def coroutine(self, name: str) -> None:
+        raise raised(name)
+
+
+@remote_class()
+class Failing:
+    def __init__(self, name: str) -> None:
+        raise raised(name)
+
+
+def test_every_way_to_raise_keeps_it() -> None:
+    with session("threads", groups=[DeviceGroup("one", 1, "CPU")]):
+        raising = on("one").create(Raising)
+        ways: list[Callable[[str], object]] = [
+            lambda name: get(raising.plain(name)),
+            lambda name: get(raising.coroutine(name)),
+            lambda name: on("one").create(Failing, name),
+        ]
+        for name in KINDS:
+            for way in ways:
+                with pytest.raises(RemoteCallError) as caught:
+                    way(name)
+                check(caught.value, KINDS[name]())
+                assert repr(caught.value.__cause__) == repr(OSError("cause"))
 
 
 def journey(error: BaseException) -> Any:
     return pickle.loads(error_to_bytes(error))
-
-
-@pytest.mark.slow
-@given(args=st.lists(st.one_of(st.integers(), st.text(), st.none(), st.binary())), code=st.integers())
-def test_arguments_and_attributes_are_the_originals(args: list[Any], code: int) -> None:
-    error = CodeError(code)
-    error.args, error.other = tuple(args), args
-    for _ in range(3):
-        error = journey(error)
-        assert type(error) is CodeError and error.args == tuple(args) and (error.code, error.other) == (code, args)
-
-
-def test_the_text_is_not_written_twice() -> None:
-    assert journey(CodeError(7)).args == ("code 7",) and journey(StateError(1, 2)).both == (1, 2)
 
 
 @pytest.mark.parametrize("error", [NeedyError(7, detail="why"), FieldsError("bias"), LockedError("held")])
@@ -96,19 +170,9 @@ def test_what_went_through_two_calls_travels_as_well(error: Exception) -> None:
     assert all(getattr(outer, name) == value for name, value in names.items() if hasattr(error, name))
 
 
-def test_what_cannot_travel_is_left_behind_or_told() -> None:
+def test_an_attribute_that_does_not_pickle_stays_behind_and_a_text_stands_for_such_an_argument() -> None:
     error = journey(LockedError("held"))
     assert not hasattr(error, "lock") and "lock" in error.args[1]
-
-
-def test_exceptions_in_a_circle_travel_without_it() -> None:
-    first, second = CodeError(1), CodeError(2)
-    first.other, second.other = second, first
-    found = journey(first)
-    assert found.code == 1 and found.other.code == 2 and not hasattr(found.other, "other")
-    alone = CodeError(3)
-    alone.other = [alone]
-    assert journey(alone).code == 3
 
 
 def test_a_type_that_cannot_travel_gives_nothing() -> None:
@@ -120,90 +184,15 @@ def test_a_type_that_cannot_travel_gives_nothing() -> None:
     assert isinstance(journey(ValueError(threading.Lock)), ValueError)
 
 
-MAKERS: list[Callable[[], Exception]] = [
-    lambda: ValueError("plain"),
-    lambda: CodeError(7),
-    lambda: StateError(1, 2),
-    lambda: ExtraError(7),
-    lambda: PlacedError(7),
-    lambda: CopiedError("given"),
-    lambda: PairError("pair", [ValueError("one"), ExtraError(2)]),
-    lambda: NeedyError(7, detail="why"),
-]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("inner", [MAKERS[0], MAKERS[3], MAKERS[5]])
-@pytest.mark.parametrize("explicit", [True, False])
-def test_notes_attributes_and_what_it_came_from_arrive(
-    make: Callable[[], Exception], inner: Callable[[], Exception], explicit: bool
-) -> None:
-    error, before = make(), inner()
-    for one in (error, before):
-        cast("Any", one).later = [type(one).__name__]
-        one.add_note("where it was")
-    try:
-        try:
-            raise before
-        except Exception as caught:
-            raise error from (caught if explicit else None)
-    except Exception as caught:
-        found = journey(journey(caught))
-    for here, there in ((error, found), (before, found.__context__)):
-        assert type(there) is type(here) and cast("Any", there).later == [type(here).__name__]
-        assert there.__notes__ == ["where it was"]
-        assert {name: repr(value) for name, value in vars(here).items()} == {
-            name: repr(value) for name, value in vars(there).items() if name != "state"
-        }
-    assert (found.__cause__ is found.__context__) == explicit and found.__suppress_context__
-
-
-def test_a_slot_arrives_with_an_exception_that_says_itself_how_it_pickles() -> None:
-    error: Any = PlacedError(7)
-    error.slot = 9
-    assert journey(error).slot == 9 and journey(error).code == 7
-
-
-def test_long_chains_end() -> None:
-    error: Exception = ExtraError(0)
-    for number in range(60):
-        try:
-            try:
-                raise error
-            except Exception:
-                raise ExtraError(number)  # noqa: B904 - the context is what is meant
-        except Exception as caught:
-            error = caught
-    found = journey(error)
-    assert (found.code, found.__context__.code, found.__context__.__context__.code) == (59, 58, 57)
-
-
-class Held:
-    """What a worker holds, which no caller asked for."""
-
-    def __reduce__(self) -> Any:
-        raise AssertionError("it was to stay")
-
-
-def _raised(statement: str, cause: bool) -> BaseException:
-    try:
-        try:
-            raise KeyError("first")
-        except KeyError:
-            if cause:
-                exec(statement, {"held": Held()})
-        exec(statement, {"held": Held()})
-    except Exception as error:
-        return error
-    raise AssertionError
-
-
-@pytest.mark.parametrize("cause", [True, False])
-@pytest.mark.parametrize(("statement", "name"), [("held.weights", "weights"), ("weights", "weights")])
-def test_a_name_that_was_not_found_arrives_and_the_object_stays(statement: str, name: str, cause: bool) -> None:
-    error = _raised(statement, cause)
-    for _ in range(2):
-        error = pickle.loads(error_to_bytes(error))
-        assert cast("Any", error).name == name and getattr(error, "obj", None) is None
-        error = combined_error(error, "text", ())
-    assert isinstance(error, AttributeError | NameError) and cast("Any", error).name == name
+def test_a_chain_of_causes_ends_and_so_does_one_in_a_circle() -> None:
+    first = OtherArgumentsError(1, 2, queue=0)
+    last: BaseException = first
+    for number in range(1, 60):
+        last.__cause__ = OtherArgumentsError(1, 2, queue=number)
+        last = last.__cause__
+    last.__cause__ = first
+    found, queues = journey(first), []
+    while found is not None:
+        queues.append(found.queue)
+        found = found.__cause__
+    assert queues == list(range(9))

@@ -125,7 +125,7 @@ def test_an_interrupt_that_comes_just_before_the_wait_is_seen(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "twinkle.shutdown()"])
 def test_an_interrupt_ends_a_session_that_waits(tmp_path: Path, end: str) -> None:
-    source = "import twinkle_remote.sessions.in_flight.pending_calls as p; p._WARN_AFTER_SECONDS = 0.1; actor.sleep();"
+    source = "import twinkle_remote.sessions.pending_calls as p; p._WARN_AFTER_SECONDS = 0.1; actor.sleep();"
     began = time.monotonic()
     done = run(source + end, tmp_path, interrupt="the session ends when 1 call (Actor.sleep) is done; Ctrl-C gives up")
     assert done.returncode in (130, -signal.SIGINT) and "KeyboardInterrupt" in done.stderr

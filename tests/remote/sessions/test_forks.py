@@ -156,34 +156,3 @@ def test_in_one_process_the_child_has_copies_of_its_own(tmp_path: Path) -> None:
         """,
     )
     assert status == 0 and out.split("\n")[:4] == ["told 2", "told 3", "status 0", "told 2"], out
-
-
-TORCH = """
-    import torch
-    torch.set_num_threads(3)
-    renewed = []
-    as_it_is = torch.set_num_threads
-    torch.set_num_threads = lambda count: (renewed.append(count), as_it_is(count))
-
-    class Local:
-        def __init__(self):
-            print("constructed after", renewed, flush=True)
-
-    child = os.fork()
-    if child == 0:
-        if START == "session":
-            twinkle.initialize("local")
-        twinkle.remote_class()(Local)()
-        os._exit(0)
-    wait_for(child)
-    print("parent", renewed, torch.get_num_threads(), twinkle.get(actor.count()), flush=True)
-"""
-
-
-@pytest.mark.parametrize("start", ["session", "component"])
-def test_a_child_renews_the_threads_of_torch_before_it_has_threads(tmp_path: Path, start: str) -> None:
-    """In a fork torch makes its threads at the first use, and of two threads that come at once one finds none."""
-    status, output = run(tmp_path, "threads", TORCH.replace("START", repr(start)))
-    assert status == 0, output
-    said = [line for line in output.splitlines() if line.startswith(("constructed", "status", "parent"))]
-    assert said == ["constructed after [3]", "status 0", "parent [] 3 2"]  # Python 3.12 warns of forks too

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.remote.signals import interrupts
@@ -24,9 +24,6 @@ from twinkle_remote import (
     session,
     submit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PROGRAMS = int(os.environ.get("TWINKLE_TEST_PROGRAMS", "15"))
 _LOGS: dict[int, list[int]] = {}
@@ -61,10 +58,6 @@ class Box:
     async def afails(self, key: int) -> int:
         raise KeyError(key)
 
-    @remote_function(dispatch="all", collect="first")
-    def items(self, count: int) -> Iterator[int]:
-        yield from range(count)
-
 
 class Program:
     """One program, and what is known of each of its calls.
@@ -94,7 +87,7 @@ class Program:
     def run(self) -> None:
         for key in range(self.rng.randint(3, 14)):
             box = self.rng.randrange(2)
-            kinds = ["note", "anote", "note", "fails", "afails", "use", "cancel", "get", "items", "break"]
+            kinds = ["note", "anote", "note", "fails", "afails", "use", "cancel", "get"]
             kind = self.rng.choice([*kinds, "interrupt", "release"] if self.mode == "threads" else kinds)
             if box in self.released and kind not in ("cancel", "get", "interrupt", "release"):
                 with pytest.raises(NotInitializedError):
@@ -135,16 +128,6 @@ class Program:
         if self.calls:
             self.check(self.rng.choice(list(self.calls)))
 
-    def _items(self, key: int, box: int) -> None:
-        ranks = 1 if self.mode == "local" else box + 1
-        found = sorted(get(item) for item in self.boxes[box].items(key))
-        assert found == sorted(list(range(key)) * ranks)
-
-    def _break(self, key: int, box: int) -> None:
-        for item in self.boxes[box].items(key):
-            assert get(item) == 0
-            break
-
     def _release(self, key: int, box: int) -> None:
         if self.rng.random() < 0.3 and box not in self.released:
             release(self.boxes[box])
@@ -154,7 +137,7 @@ class Program:
         if box in self.released:
             return
         lazy = submit(self.boxes[box].dreams)
-        with interrupts("_wait_a_while", self.rng.choice([0.0005, 0.003])), pytest.raises(KeyboardInterrupt):
+        with interrupts("_wait_until_over", self.rng.choice([0.0005, 0.003])), pytest.raises(KeyboardInterrupt):
             get(lazy)
         with pytest.raises(CallCancelledError):
             get(lazy)

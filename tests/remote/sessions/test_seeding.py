@@ -1,70 +1,149 @@
-"""What a seed says of the generators of a process, whenever numpy and torch are loaded."""
+"""What a seed says of the generators of a process: at the start of a session, and before each constructor."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
-from twinkle_remote import session
-from twinkle_remote.sessions.seeding import check_seed, seed_process, stop_seeding
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import current_worker, on, remote_class, remote_function, session
+from twinkle_remote.random_state import RandomState
+from twinkle_remote.sessions.seeding import check_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-DRAWS = """
-    import json, os, sys
-
-    def draws():
-        import random
-        import numpy, torch
-        return [random.random(), float(numpy.random.rand()), float(torch.rand(())), int(torch.initial_seed())]
-"""
-
-SESSION = (
-    DRAWS
-    + """
-    import twinkle_remote as twinkle
-    from twinkle_mesh import DeviceGroup
-
-    @twinkle.remote_class()
-    class Model:
-        def __init__(self):
-            self.drawn = draws()
-
-        @twinkle.remote_function(dispatch="all")
-        def told(self):
-            return self.drawn
-
-    assert not {"numpy", "torch"} & sys.modules.keys()
-    with twinkle.session(sys.argv[1], groups=[DeviceGroup("actor", 1, "CPU")], seed=int(sys.argv[2])):
-        told = twinkle.on("actor").create(Model).told()
-        print(json.dumps(told() if isinstance(told, twinkle.Lazy) else told))
-"""
-)
+GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]
+SEED = 11
+Draws = list[tuple[float, float, float]]
 
 
-def expected(seed: int) -> list[float]:
-    """What generators give that the seed alone has set."""
-    import random
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = RandomState().read()
+    yield
+    before.install()
 
-    import torch
 
-    here, there = random.Random(seed), np.random.RandomState(seed)
+@pytest.fixture
+def threads() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)  # with 1e-5 threads of a busy machine did nothing but switch, for many minutes
+    try:
+        with session("threads", groups=GROUPS, seed=SEED, lazy_collect=False):
+            yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def draw(count: int = 40) -> Draws:
+    return [(random.random(), float(np.random.random()), float(torch.rand(()))) for _ in range(count)]
+
+
+def expected(seed: int, count: int = 40) -> Draws:
+    python, numpy = random.Random(seed), np.random.RandomState(seed)
+    generator = torch.Generator().manual_seed(seed)
     return [
-        here.random(),
-        float(there.rand()),
-        float(torch.rand((), generator=torch.Generator().manual_seed(seed))),
-        seed,
+        (python.random(), float(numpy.random_sample()), float(torch.rand((), generator=generator)))
+        for _ in range(count)
     ]
+
+
+@remote_class()
+class Drawing:
+    """Draws in its constructor.
+
+    Args:
+        seed: What it seeds the generators with first; None does not.
+        before: Runs on each rank before it draws.
+    """
+
+    def __init__(self, seed: int | None = None, before: Callable[[], object] | None = None) -> None:
+        if seed is not None:
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+        if before is not None:
+            before()
+        self.drawn = draw()
+
+    @remote_function(dispatch="all")
+    def told(self) -> Draws:
+        return self.drawn
+
+    @remote_function(execute="first")
+    def draws_on_one(self) -> None:
+        draw(2)
+
+
+@remote_class()
+class Outer:
+    def __init__(self) -> None:
+        self.first = draw(2)
+        if current_worker().rank == 0:
+            self.inner = on("four").create(Drawing, 5)
+        self.second = draw(2)
+
+    @remote_function(dispatch="all")
+    def told(self) -> Draws:
+        return self.first + self.second
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_constructor_that_seeds_draws_the_same_on_every_rank() -> None:
+    assert on("four").create(Drawing, 7).told() == [expected(7)] * 4
+
+
+@pytest.mark.usefixtures("threads")
+def test_each_component_has_the_next_seed_whatever_was_drawn_on_some_ranks_before() -> None:
+    first = on("four").create(Drawing)
+    first.draws_on_one()
+    second = on("four").create(Drawing)
+    assert first.told() == [expected(SEED)] * 4 and second.told() == [expected(SEED + 1)] * 4
+
+
+@pytest.mark.parametrize("mode", ["local", "threads"])
+def test_the_programs_own_generators_do_not_move(mode: str) -> None:
+    with session(mode, groups=GROUPS, seed=SEED, lazy_collect=False):
+        assert draw(1) == expected(SEED, 1)
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        told = on("four").create(Drawing).told()
+        assert draw() == expected(1)
+    assert told == (expected(SEED) if mode == "local" else [expected(SEED)] * 4)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_constructor_that_waits_for_another_one_lets_it_run_and_goes_on_with_its_own_draws() -> None:
+    assert on("two").create(Outer).told() == [expected(SEED, 4)] * 2
+
+
+@pytest.mark.usefixtures("threads")
+def test_constructors_run_one_at_a_time() -> None:
+    free = threading.Lock()
+
+    def alone() -> None:
+        assert free.acquire(blocking=False)
+        draw(10)
+        free.release()
+
+    on("four").create(Drawing, None, alone)
+
+
+def test_in_one_process_a_constructor_that_builds_another_one_goes_on_with_its_own_draws() -> None:
+    with session("local", seed=SEED):
+        assert on("two").create(Outer).told() == expected(SEED, 4)
 
 
 def start(directory: Path, source: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -84,82 +163,37 @@ def told(processes: Sequence[subprocess.Popen[str]]) -> list[Any]:
     return out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["local", "threads"])
-def test_numpy_and_torch_are_seeded_where_they_are_loaded_later(tmp_path: Path, mode: str) -> None:
-    assert told([start(tmp_path, SESSION, mode, "7")]) == [expected(7)]
-
-
 @pytest.mark.processes
-def test_launched_processes_draw_alike(tmp_path: Path) -> None:
+def test_launched_processes_draw_alike_also_after_draws_of_their_own(tmp_path: Path) -> None:
+    program = """
+    import json, random
+    import numpy
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    @twinkle.remote_class()
+    class Model:
+        def __init__(self):
+            self.drawn = [random.random(), float(numpy.random.rand())]
+
+        @twinkle.remote_function(dispatch="all")
+        def told(self):
+            return self.drawn
+
+    with twinkle.session("local", groups=[DeviceGroup("actor", 2, "CPU")], seed=9, exchange_timeout=120):
+        for _ in range(3 + twinkle.current_worker().world_size):
+            random.random()
+        [random.random() for _ in range(int(__import__("os").environ["RANK"]))]
+        models = [twinkle.on("actor").create(Model) for _ in range(2)]
+        print(json.dumps([list(model.told()) for model in models]))
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    late = SESSION.replace(", seed=", ", exchange_timeout=120, seed=")
-    late = late.replace('    assert not {"numpy", "torch"} & sys.modules.keys()\n', "")
-    both = told([start(tmp_path, late, "local", "9", RANK=str(rank), **shared) for rank in range(2)])
-    assert both == [[expected(9)] * 2] * 2
-
-
-def test_after_the_session_modules_are_left_alone(tmp_path: Path) -> None:
-    program = """
-    import twinkle_remote as twinkle
-    before = list(sys.meta_path)
-    with twinkle.session("local", seed=3):
-        pass
-    assert sys.meta_path == before
-    import numpy
-    print(json.dumps(int(numpy.random.get_state()[1][0])))
-    """
-    assert told([start(tmp_path, DRAWS + program)]) != [3]
-
-
-@pytest.mark.slow
-def test_modules_that_are_loaded_later_have_the_latest_seed_and_are_themselves(tmp_path: Path) -> None:
-    """One that could not be had stays so; the collector rests while torch is loaded; a later seed counts again."""
-    program = """
-    import gc, importlib.util
-    from twinkle_remote.backends.support import seed_process
-    hidden = sys.path[:]
-    seed_process(1)
-    seed_process(5)
-    sys.path[:] = []
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        assert error.name == "torch"
-    sys.path[:] = hidden
-    importlib.invalidate_caches()
-    runs = []
-    gc.callbacks.append(lambda phase, info: runs.append(phase))
-    import torch
-    assert len(runs) < 20 and gc.isenabled(), "a few while it is looked for, hundreds otherwise"
-    told = draws()
-    import numpy
-    assert type(numpy.__loader__) is type(json.__loader__) and numpy.__spec__.loader is numpy.__loader__
-    assert importlib.util.find_spec("torch").loader.get_source("torch")
-    seed_process(2)  # they are loaded and have drawn
-    print(json.dumps([told, draws()]))
-    """
-    assert told([start(tmp_path, DRAWS + program)]) == [[expected(5), expected(2)]]
-
-
-def test_threads_that_load_at_once_all_find_a_seeded_module(tmp_path: Path) -> None:
-    program = """
-    import threading
-    from twinkle_remote.backends.support import seed_process
-    seed_process(11)
-    seen = []
-    def load():
-        import numpy
-        seen.append(int(numpy.random.get_state()[1][0]))
-    threads = [threading.Thread(target=load) for _ in range(8)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    print(json.dumps(seen))
-    """
-    assert told([start(tmp_path, DRAWS + program)]) == [[11] * 8]
+    both = told([start(tmp_path, program, RANK=str(rank), **shared) for rank in range(2)])
+    alike = [[[python, numpy]] * 2 for seed in (9, 10) for python, numpy, _ in expected(seed, 1)]
+    assert both == [alike] * 2
 
 
 @pytest.mark.parametrize(
@@ -180,11 +214,3 @@ def test_an_integer_of_numpy_is_a_seed() -> None:
     assert type(check_seed(np.int64(7))) is int
     with session("local", seed=np.uint32(7)), session("local", seed=7):
         assert np.random.get_state()[1][0] == 7  # type: ignore[index]  # numpy types it as two layouts
-
-
-def test_seeding_and_stopping_twice_does_nothing_more() -> None:
-    before: Mapping[int, object] = dict(enumerate(sys.meta_path))
-    seed_process(3)
-    stop_seeding()
-    stop_seeding()
-    assert dict(enumerate(sys.meta_path)) == before

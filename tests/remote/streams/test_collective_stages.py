@@ -1,4 +1,4 @@
-"""Stages whose body runs collectives: all ranks enter each chunk together, in one order."""
+"""Stages whose body runs collectives: all ranks enter each call together, in one order."""
 
 from __future__ import annotations
 
@@ -41,12 +41,6 @@ class Meeting:
         _meet(self.name, "meet")
         return rows * 2 if isinstance(rows, np.ndarray) else [row * 2 for row in rows]
 
-    @remote_function(dispatch="slice_dp", collect="flatten", collective=True, uneven="pad")
-    def filled(self, rows: list[int]) -> list[int]:
-        assert rows
-        _meet(self.name, "filled")
-        return [row * 2 for row in rows]
-
     @remote_function(dispatch="slice", collect="none", collective=True)
     def sliced(self, rows: list[int]) -> list[int]:
         _meet(self.name, "sliced")
@@ -76,11 +70,11 @@ def _meeting(name: str, group: str, **sizes: Any) -> Meeting:
 
 
 @pytest.mark.parametrize("sizes", [{"dp_size": 4}, {"fsdp_size": 4}, {"dp_size": 2, "tp_size": 2}, {"tp_size": 4}])
-@pytest.mark.parametrize("options", [{"chunk": 1}, {"chunk": 3}, {"chunk": 5, "at_once": 3}])
-def test_all_ranks_enter_each_chunk(sizes: dict[str, Any], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("ahead", [1, 6])
+def test_all_ranks_enter_each_call(sizes: dict[str, Any], ahead: int) -> None:
     meeting = _meeting("m", "four", **sizes)
-    for method in (meeting.meet, meeting.filled, meeting.sliced):
-        with stream([[i, i + 1, i + 2] for i in range(0, 12, 3)], method, rows=5, ahead=6, **options) as batches:
+    for method in (meeting.meet, meeting.sliced):
+        with stream([[i, i + 1, i + 2] for i in range(0, 12, 3)], method, rows=5, ahead=ahead) as batches:
             found = [get(batch) for batch in batches]
         assert found == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18], [20, 22]]
     assert len({tuple(calls) for calls in _entered["m"].values()}) == 1
@@ -95,7 +89,7 @@ def test_rows_of_arrays_and_of_one_rank() -> None:
 
 def test_stages_share_ranks_and_calls_of_the_loop_keep_one_order() -> None:
     first, second = _meeting("m", "two", dp_size=2), _meeting("n", "two", fsdp_size=2)
-    with stream([[i] for i in range(12)], first.meet, second.meet, first.filled, rows=2, ahead=6) as batches:
+    with stream([[i] for i in range(12)], first.meet, second.meet, first.meet, rows=2, ahead=6) as batches:
         for batch in batches:
             first.step()
             assert len(get(batch)) == 2
@@ -103,18 +97,6 @@ def test_stages_share_ranks_and_calls_of_the_loop_keep_one_order() -> None:
     get(last)
     for calls in _entered.values():
         assert calls[0] == calls[1]
-
-
-def test_another_component_joins() -> None:
-    first, more = _meeting("m", "two", dp_size=2), _meeting("n", "four", dp_size=2, tp_size=2)
-    with stream([[i] for i in range(40)], first.meet, rows=2, ahead=8, order="arrival") as batches:
-        rows = list(get(next(batches)))
-        batches.add(more.meet)
-        batches.drain(first.meet)
-        rows += [row for batch in batches for row in get(batch)]
-    assert sorted(rows) == [2 * i for i in range(40)]
-    assert len({tuple(calls) for calls in _entered["n"].values()}) == 1
-    assert len(_entered["n"]) == 4
 
 
 def test_a_deadline_in_a_collective_of_some_ranks_says_what_is_missing() -> None:

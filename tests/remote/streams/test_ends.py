@@ -53,7 +53,7 @@ class Maker:
 def test_a_closed_stream_cancels_async_calls_and_its_component_goes_on() -> None:
     with session("threads", groups=[DeviceGroup("one", 1, "CPU")]):
         maker = on("one").create(Maker)
-        with stream([[row] for row in range(8)], maker.wait, rows=1, ahead=5, at_once=5, order="arrival") as batches:
+        with stream([[row] for row in range(8)], maker.wait, rows=1, ahead=5, order="arrival") as batches:
             assert get(next(batches)) == [0]
             for _ in range(6):
                 assert begun.acquire(timeout=WAIT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import Lazy, Replicate, get, on, remote_class, remote_function, session, stats, stream
+from twinkle_remote import Replicate, get, on, remote_class, remote_function, session, stats, stream
 from twinkle_remote.streams.stages import PlainStage, RemoteStage, stage_of
 
 if TYPE_CHECKING:
@@ -24,15 +22,15 @@ class Stage:
     def make(self, rows: list[int], by: int = 1) -> dict[str, Any]:
         return {"ids": [by * row for row in rows], "wide": np.zeros((len(rows), 1000))}
 
-    @remote_function(dispatch="slice_dp", collect="flatten", replicate=("scales",), reads="ids", adds=lambda name: name)
+    @remote_function(dispatch="slice_dp", collect="flatten", replicate=("scales",))
     def grade(self, scales: list[int], rows: dict[str, Any], name: str = "score", *, by: int = 1) -> dict[str, Any]:
         return {**rows, name: [scales[0] * by * one for one in rows["ids"]]}
 
-    @remote_function(dispatch="slice_dp", collect="flatten", adds="last", collective=True)
+    @remote_function(dispatch="slice_dp", collect="flatten", collective=True)
     def together(self, rows: dict[str, Any], by: int) -> dict[str, Any]:
         return {**rows, "last": [by * one for one in rows["ids"]]}
 
-    @remote_function(dispatch="slice_dp", collect="flatten", reads="ids", adds="mark")
+    @remote_function(dispatch="slice_dp", collect="flatten")
     def mark(self, marks: Any, rows: dict[str, Any]) -> dict[str, Any]:
         return {**rows, "mark": list(marks) * len(rows["ids"])}
 
@@ -80,9 +78,6 @@ def test_rows_and_columns_are_those_of_the_function(stages: list[Any], how: str,
 def test_a_partial_is_a_stage_of_workers(stages: list[Any]) -> None:
     stage = stage_of(partial(stages[1].grade, [5]))
     assert isinstance(stage, RemoteStage) and stage.name == "Stage.grade"
-    assert stage.columns_added({"ids": [1]}) == ("score",)
-    named = stage_of(partial(stages[1].grade, [5], name="other"))
-    assert isinstance(named, RemoteStage) and named.columns_added({"ids": [1]}) == ("other",)
     assert isinstance(stage_of(partial(len)), PlainStage)
 
 
@@ -95,7 +90,6 @@ def test_a_partial_is_a_stage_of_workers(stages: list[Any]) -> None:
         (lambda stage: partial(stage.make, rows=[1]), TypeError, "rows"),
         (lambda stage: partial(stage.mark, [5]), ValueError, r"Replicate\(value\)"),
         (lambda stage: partial(stage.mark, stage.make([1])), ValueError, r"Replicate\(value\)"),
-        (lambda stage: partial(stage.mark, Replicate([5])), ValueError, "replicate="),
         (lambda stage: partial(stage.make, by=[5]), ValueError, "by"),
     ],
 )
@@ -105,43 +99,3 @@ def test_arguments_that_do_not_fit_are_refused_by_name(
     for ahead in (0, 4):
         with pytest.raises(kind, match=word):
             stream([[1]], make(stages[0]), ahead=ahead)
-
-
-def test_components_join_with_the_same_arguments(stages: list[Any]) -> None:
-    one, other = stages
-    with stream([[row] for row in range(8)], partial(one.make, by=3), ahead=4) as batches:
-        if not is_lazy(one.make):
-            with pytest.raises(ValueError, match="synchronous"):
-                batches.add(partial(other.make, by=3))
-            return
-        for wrong in (other.make, partial(other.make, by=2), partial(other.make, by=3, rows=1)):
-            with pytest.raises((ValueError, TypeError), match=r"arguments|rows"):
-                batches.add(wrong)
-        batches.add(partial(other.make, by=3))
-        assert [get(batch)["ids"] for batch in batches] == [[3 * row] for row in range(8)]
-
-
-def test_a_plain_function_that_calls_a_remote_one_is_told_of(
-    stages: list[Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    make = stages[0].make
-
-    @functools.wraps(make)
-    def wrapped(rows: list[int]) -> Any:
-        return make(rows)
-
-    for first, told in ((wrapped, True), (lambda rows: make(rows, by=1), True), (make, False)):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING), stream([[1], [2], [3]], first, same, ahead=3) as batches:
-            ahead = [get(batch)["ids"] for batch in batches]
-        assert ahead == [[1], [2], [3]]
-        found = [one for one in caplog.records if "Stage.make" in one.getMessage()]
-        assert len(found) == (told and is_lazy(make))
-
-
-def same(rows: Any) -> Any:
-    return rows
-
-
-def is_lazy(make: Any) -> bool:
-    return isinstance(make([1]), Lazy)

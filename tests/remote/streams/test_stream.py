@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ from twinkle_remote import shutdown as end_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]
 
@@ -38,13 +36,9 @@ class Maker:
     def make(self, rows: list[int]) -> list[int]:
         return [row + 100 for row in rows]
 
-    @remote_function(dispatch="slice_dp", collect="flatten", split=("rows",), uneven="pad")
+    @remote_function(dispatch="slice_dp", collect="flatten", split=("rows",))
     def named(self, rows: list[int]) -> list[int]:
         return [row + 100 for row in rows]
-
-    @remote_function(dispatch="slice_dp")
-    def items(self, rows: list[int]) -> Iterator[list[int]]:
-        yield rows
 
     @remote_function(dispatch="slice_dp", collect="mean")
     def average(self, rows: list[int]) -> float:
@@ -163,7 +157,7 @@ def test_the_state_is_kept_when_the_stream_is_closed(apart: Maker) -> None:
     with stream(Source(), apart.make, rows=5, ahead=20) as batches:
         next(batches)
     state = batches.state_dict()
-    assert state["open"][0][0] == 5
+    assert (state["row"], state["gone"]) == (4, [[4, 5]])
     with pytest.raises(ValueError, match="closed"):
         next(batches)
 
@@ -211,7 +205,7 @@ def test_lazy_batches_of_a_source_stay_on_their_workers(apart: Maker) -> None:
 
 
 def test_one_process_is_synchronous_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    import twinkle_remote.streams.ahead as module
+    import twinkle_remote.streams.stream as module
 
     module._said.clear()
     with session("local"), caplog.at_level(logging.WARNING):
@@ -237,46 +231,9 @@ def test_a_source_without_rows_is_refused(maker: Maker, ahead: int) -> None:
         next(batches)
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_spooled_rows_are_not_made_again(apart: Maker, tmp_path: Path, chunk: int, plain: bool) -> None:
-    def keep(rows: list[int]) -> list[int]:
-        made.extend(get(rows))
-        return get(rows)
-
-    made: list[int] = []
-    stages: Any = (apart.make, keep) if plain else (keep, apart.make)
-    options: Any = {"rows": 5, "ahead": 12, "chunk": chunk, "spool": tmp_path}
-    with stream(Source(), *stages, **options) as batches:
-        before = rows_of_all([next(batches), next(batches)])
-        while sum(int(path.name.split("-")[2]) for path in tmp_path.glob("*.rows")) < 22:  # all that may be begun
-            time.sleep(0.01)
-        state = json.loads(json.dumps(batches.state_dict()))
-    made.clear()
-    with stream(Source(size=7), *stages, **options) as batches:
-        batches.load_state_dict(state)
-        after = rows_of_all(batches)
-        assert before + after == list(range(30))
-        assert len(made) == 30 - 22
-        while list(tmp_path.iterdir()):  # each state deletes what the one before it does not need
-            batches.state_dict()
-            time.sleep(0.01)
-
-
-def test_a_folder_of_another_run_is_not_read(apart: Maker, tmp_path: Path) -> None:
-    for _ in range(2):
-        with stream(Source(), apart.make, rows=5, ahead=12, spool=tmp_path) as batches:
-            assert rows_of_all(batches) == list(range(30))
-    (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        stream(Source(), apart.make, ahead=12, spool=tmp_path / "file")
-
-
 def test_named_arguments_of_a_stage_are_its_rows(apart: Maker) -> None:
     with stream(Source(), apart.named, rows=5, ahead=12) as batches:
         assert rows_of_all(batches) == list(range(30))
-    with pytest.raises(TypeError, match="yields items"):
-        stream(Source(), apart.items)
 
 
 @pytest.mark.parametrize("ahead", [(0, 0), (0, 4), (4, 0), (4, 4)])

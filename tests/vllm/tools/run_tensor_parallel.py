@@ -27,10 +27,10 @@ def main(folder: str, output: str, mode: Any = "local") -> None:
         rollouts = sampler.sample([[1, 2], [3]], PARAMS)
         model.forward_backward(rollouts)
         model.step()
-        before = mismatch(rollouts, model.logprobs(rollouts))["worst"]
+        before = mismatch(model.annotate(rollouts, "proximal"))["worst"]
         WeightSync(model, sampler)()
         rollouts = sampler.sample([[1, 2], [3]], PARAMS)
-        after = mismatch(rollouts, model.logprobs(rollouts))["worst"]
+        after = mismatch(model.annotate(rollouts, "proximal"))["worst"]
         versions = sorted({int(one) for row in rollouts.versions or [] for one in row})
     Path(output).write_text(json.dumps({"before": before, "after": after, "versions": versions}))
 

@@ -29,10 +29,10 @@ def main(folder: str, output: str) -> None:
         first = [row.tolist() for row in rollouts.ids]
         model.forward_backward(rollouts)
         model.step()
-        before = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))["worst"]
+        before = mismatch(twinkle.get(model.annotate(rollouts, "proximal")))["worst"]
         WeightSync(model, sampler)()
         rollouts = twinkle.get(sampler.sample(PROMPTS, PARAMS))
-        after = mismatch(rollouts, twinkle.get(model.logprobs(rollouts)))["worst"]
+        after = mismatch(twinkle.get(model.annotate(rollouts, "proximal")))["worst"]
         versions = sorted({int(one) for row in rollouts.versions or [] for one in row})
         alike = first == [row.tolist() for row in turned[::-1].ids]
     Path(output).write_text(json.dumps({"before": before, "after": after, "versions": versions, "alike": alike}))

@@ -22,8 +22,14 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.1,
     "eos_token_id": 0,
 }
-ENGINE: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 384}
-"""Arguments of the engine for this machine."""
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 384,
+    "enable_chunked_prefill": False,
+}
+"""Arguments of the engine for this machine: after a part of a prompt vLLM takes a draw of its generator back, which
+generators of a CPU do not do."""
 
 
 def save_tiny(folder: Path) -> str:

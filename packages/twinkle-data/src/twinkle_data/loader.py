@@ -1,41 +1,56 @@
-"""The data loader: batches of a dataset in an exact order, from any position."""
+"""The data loader: batches of a dataset in an exact order, from any position, on any number of ranks.
+
+A loop is a generator over the steps of the plan; each batch that it hands out moves the position, and nothing else but
+`set_epoch` and `load_state_dict` does.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, Unpack, overload
+from copy import copy
+from operator import index
+from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, Unpack, overload
 
-from twinkle_data.cursor import Cursor, State, read_state
-from twinkle_data.loading.engine import open_engine
-from twinkle_data.loading.iteration import EpochIteration, Loop
-from twinkle_data.loading.options import LoaderOptions, grouped
-from twinkle_data.loading.progress import Progress
-from twinkle_data.loading.recipe import Recipe
-from twinkle_data.loading.remote import dividing_mesh, open_on_group
-from twinkle_data.option_checks import true_or_false, whole_number
-from twinkle_data.reading.randomness import seeded_libraries
-from twinkle_data.reading.retries import Policy
-from twinkle_data.sources.streams import refuse_resume
+from twinkle_data.order import DatasetOrder
+from twinkle_data.plan import Plan, check_batch_size, tokens_of
+from twinkle_data.ranks import RankShare, compare_launched, share_here
+from twinkle_data.reading import Reader, batch_of
+from twinkle_data.remote import open_on_group
+from twinkle_data.sampler import SamplerOrder, refuse_own_generator
+from twinkle_data.sources import fingerprint_of, is_stream, lengths_of, opened, order_of
+from twinkle_data.state import Identity, Position, read_state, write_state
+from twinkle_data.stream import StreamReader, stream_steps
+from twinkle_data.workers import Processes, WorkerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
+    from _typeshed import SupportsLenAndGetItem
     from typing_extensions import TypeVar
 
     from twinkle_data.batch import Batch, BatchInfo
-    from twinkle_data.loading.loader_processes.processes import ProcessOptions
-    from twinkle_data.loading.options import PackingKeywords, PackingOptions, RowOptions, RowsByIndex
-    from twinkle_data.order.packing import Packing
-    from twinkle_data.order.steps import StepPlan
-    from twinkle_data.order.tails import Tail
-    from twinkle_data.reading.retries import OnError
+    from twinkle_data.order import Order
+    from twinkle_data.plan import Step
+    from twinkle_data.remote import OnGroup
     from twinkle_mesh import DeviceMesh
 
     B = TypeVar("B", default=Batch[Any])
     T = TypeVar("T")
-    Samples: TypeAlias = RowsByIndex[T] | Iterable[T]
-    Columns: TypeAlias = Mapping[str, Sequence[Any]]
-    Built: TypeAlias = T | Callable[[], T]
+
+    class LoaderOptions(WorkerOptions, total=False):
+        """The keywords that have no part in the type of a batch."""
+
+        device_mesh: DeviceMesh | None
+        remote_group: str | None
+        shuffle: bool
+        seed: SupportsIndex
+        drop_last: bool
+        sampler: object
+        sample_seeds: bool
+        on_error: Literal["raise", "skip"]
+        fingerprint: str | None
+        num_workers: int
+        prefetch_factor: int | None
+        replicate: bool
 else:
     from typing import TypeVar
 
@@ -45,85 +60,46 @@ else:
 class DataLoader(Generic[B]):
     """Batches of a dataset in an exact order, resumable at any step and on any number of ranks.
 
-    For a type checker a batch is a `Batch` of the samples (of packs, with packing), or what `collate_fn` returns.
+    For a type checker a batch is a `Batch` of the samples, or what `collate_fn` returns.
 
     Args:
-        dataset: A list of samples, a dict of columns, an object with `__len__` and `__getitem__`, a
-            `Mixture`, `Shards`, an iterable, or a callable that builds one of these in the process that reads.
-        batch_size: Samples of a global batch, a multiple of the data world size.
-        device_mesh: In a worker of this mesh, a batch is that rank's slice; on the driver it is the global batch.
-            Without a mesh, a worker gets its slice by its component's mesh. Without a mesh and a session, each process
-            of a launcher, or of torch's process group, gets a slice.
-        remote_group: Load on the workers of this group. A batch is then lazy: it stands for the global batch, and
-            its rows stay on the workers until they are used. With a mesh each data rank has a loader; without a
-            mesh the first worker has one.
+        dataset: A list, an array, a dict of columns, an object with `len()` and `[]`, a `Mixture`, an iterable, or a
+            callable that builds one of these in the process that reads.
+        batch_size: Samples of a global batch, a multiple of the data ranks.
+        device_mesh: In a worker of this mesh a batch is that rank's share; on the driver it is the global batch. None
+            takes the mesh of the component in a worker, and all processes under a launcher.
+        remote_group: Load on the workers of this group. A batch is then lazy: it stands for the global batch, and its
+            rows stay on the workers until they are used. Without a mesh the first worker loads.
         shuffle: Use a new permutation in each epoch; otherwise the dataset's own order.
-        seed: Seed of the order and of the samples' randomness, in [0, 2**64 - 1].
-        replicate: Each rank reads all rows, whatever its mesh.
-        tail: What happens to the last rows of an epoch, if they do not fill a batch: `drop`, `short` (fewer rows
-            on each rank) or `pad` (the same number of rows on each rank, with masked fillers).
-        num_workers: Loader processes of each rank; 0 reads in the loop itself.
-        collate_fn: Turns a `Batch` into what the loop gets; without it the loop gets the `Batch`.
-        on_error: The treatment of a sample that cannot be read: `raise`, `skip` (another sample takes its row, and the
-            row is masked) or `replace` (another sample takes its row, the same one in every run).
-        retries: More attempts after a transient error: OSError, ConnectionError, TimeoutError.
-        backoff_s: Seconds before the first retry; doubled for each later one.
-        max_bad: Number of bad samples that `skip` and `replace` accept.
-        sample_seeds: Seed `random`, numpy and torch before each sample, by (seed, epoch, index); names such as
-            `("numpy",)` seed only these, and draws from the others are warned of. False leaves all of them alone.
-        fingerprint: Name of the dataset's contents. Without it, the loader uses the dataset's attribute `fingerprint`,
-            or a digest of some samples.
-        progress: Show a progress bar for each epoch (needs tqdm), on one rank.
-        processes: How loader processes read ahead; replaces `num_workers` and the keywords of its fields.
-        packing: Batches by tokens; replaces the keywords of its fields. `batch_size` is then the largest number of
-            samples in a step, over all packs.
-        **options: The fields of `ProcessOptions` and `Packing` as keywords (`LoaderOptions`).
+        seed: Seed of the order and of the samples' random numbers, in [0, 2**64 - 1].
+        drop_last: Leave out the last samples of an epoch that do not fill a batch. Otherwise the last batch is smaller
+            on the driver, and on ranks it has ceil(rows / ranks) rows each, some of them masked.
+        sampler: Indices of an epoch, in their order; all ranks draw the same. It replaces `shuffle`.
+        collate_fn: Turns a `Batch` into what the loop gets.
+        max_tokens: A batch is a batch of packs, one for each data rank, of at most so many tokens each; `batch_size` is
+            then the most samples of a step. The dataset shows the tokens of each sample: by an attribute `lengths`, a
+            column `length`, or `input_ids`.
+        sample_seeds: Make what a sample draws from `random`, numpy and torch a function of (seed, epoch, index). False
+            leaves the generators alone.
+        on_error: What a sample that cannot be read does: `raise`, or `skip`: another one takes its row, masked.
+        fingerprint: Name of the dataset's contents, in place of a digest of it.
+        num_workers: Loader processes of each rank; 0 reads in the loop itself. A stream is read by one at most.
+        prefetch_factor: Steps that each loader process reads ahead, or those that a remote group does.
+        replicate: Every rank reads all rows.
+        **options: Options of torch's DataLoader (`WorkerOptions`).
+
+    Raises:
+        TypeError: The dataset has no rows by position, or options do not fit it.
+        ValueError: A batch does not divide over the ranks, an epoch has no step, or an option is out of range.
     """
 
     @overload
     def __init__(
-        self: DataLoader[Batch[dict[str, Any]]],
-        dataset: Built[Columns],
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: None = None,
-        **options: Unpack[RowOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
         self: DataLoader[Batch[T]],
-        dataset: Built[Samples[T]],
+        dataset: SupportsLenAndGetItem[T] | Callable[[], SupportsLenAndGetItem[T]],
         *,
         batch_size: SupportsIndex,
-        collate_fn: None = None,
-        **options: Unpack[RowOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: DataLoader[Batch[Any]],
-        dataset: object,
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: None = None,
-        **options: Unpack[RowOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        dataset: Built[Columns],
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: Callable[[Batch[dict[str, Any]]], B],
-        **options: Unpack[RowOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        dataset: Built[Samples[T]],
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: Callable[[Batch[T]], B],
-        **options: Unpack[RowOptions],
+        **options: Unpack[LoaderOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -131,240 +107,252 @@ class DataLoader(Generic[B]):
         dataset: object,
         *,
         batch_size: SupportsIndex,
-        collate_fn: Callable[[Batch[Any]], B],
-        **options: Unpack[RowOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: DataLoader[Batch[Batch[T]]],
-        dataset: Built[Samples[T]],
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: None = None,
-        **options: Unpack[PackingOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: DataLoader[Any],
-        dataset: object,
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: Callable[[Batch[Any]], Any] | None = None,
-        **options: Unpack[PackingOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: DataLoader[Batch[Batch[T]]],
-        dataset: Built[Samples[T]],
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: None = None,
-        **options: Unpack[PackingKeywords],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: DataLoader[Any],
-        dataset: object,
-        *,
-        batch_size: SupportsIndex,
-        collate_fn: Callable[[Batch[Any]], Any] | None = None,
-        **options: Unpack[PackingKeywords],
+        collate_fn: Callable[[Any], B] | None = None,
+        max_tokens: int | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> None: ...
     def __init__(
         self,
-        dataset: object,
+        dataset: Any,
         *,
         batch_size: SupportsIndex,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
         shuffle: bool = False,
         seed: SupportsIndex = 0,
-        replicate: bool = False,
-        tail: Tail = "drop",
-        num_workers: int = 0,
-        collate_fn: Callable[[Batch[Any]], B] | None = None,
-        on_error: OnError = "raise",
-        retries: int = 3,
-        backoff_s: float = 0.1,
-        max_bad: int = 1000,
-        sample_seeds: bool | Collection[str] = True,
+        drop_last: bool = True,
+        sampler: object = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        max_tokens: int | None = None,
+        sample_seeds: bool = True,
+        on_error: Literal["raise", "skip"] = "raise",
         fingerprint: str | None = None,
-        progress: bool = False,
-        processes: ProcessOptions | None = None,
-        packing: Packing | None = None,
-        **options: Unpack[LoaderOptions],
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        replicate: bool = False,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        rows = whole_number("batch_size", batch_size)
-        replicate, progress = true_or_false("replicate", replicate), true_or_false("progress", progress)
-        given, divided = device_mesh, not replicate and remote_group is None
-        device_mesh = dividing_mesh(device_mesh, remote_group, replicate=replicate)
-        processes, packing = grouped(whole_number("num_workers", num_workers), processes, packing, options)
-        recipe = Recipe(
-            batch_size=rows,
-            data_world_size=1 if device_mesh is None else device_mesh.data_world_size,
-            shuffle=true_or_false("shuffle", shuffle),
-            seed=whole_number("seed", seed),
-            tail=tail,
-            collate=collate_fn,
-            policy=Policy(on_error, whole_number("retries", retries), backoff_s, whole_number("max_bad", max_bad)),
-            processes=processes,
-            sample_seeds=seeded_libraries(sample_seeds),
-            fingerprint=fingerprint,
-            packing=packing,
-        )
-        self.batch_size = rows
+        self.batch_size, self._seed = index(batch_size), index(seed)
+        if not 0 <= self._seed < 1 << 64:
+            raise ValueError(f"seed={self._seed} is outside [0, 2**64 - 1]")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error={on_error!r} is not 'raise' or 'skip'")
+        if replicate and (device_mesh is not None or remote_group is not None):
+            raise ValueError("replicate=True reads all rows on each rank: leave device_mesh= and remote_group= out")
+        if sampler is not None and shuffle:
+            raise ValueError("sampler= gives the order: leave shuffle= out")
+        if unknown := sorted(options.keys() - WorkerOptions.__annotations__.keys()):
+            known = ", ".join(WorkerOptions.__annotations__)
+            raise TypeError(f"DataLoader has no option {unknown[0]!r}; of torch's it takes {known}")
+        if on_error == "skip" and max_tokens is not None:
+            raise ValueError(f"on_error='skip' with max_tokens={max_tokens}: no other sample fits into a pack for sure")
         self.device_mesh = device_mesh
-        engine = (
-            open_engine(dataset, recipe)
-            if remote_group is None
-            else open_on_group(dataset, recipe, remote_group, device_mesh)
-        )
-        self._progress: Progress[B] = Progress(
-            engine,
-            device_mesh,
-            given,
-            bar=progress,
-            max_bad=recipe.policy.max_bad,
-            divided=divided,
-            options={"batch_size": rows, "tail": tail},
-        )
-        self._next: EpochIteration[B] | None = None
+        self._shuffle, self._drop_last, self._sampler, self._max_tokens = shuffle, drop_last, sampler, max_tokens
+        self._collate, self._sample_seeds, self._skip = collate_fn, sample_seeds, on_error == "skip"
+        self._name, self._replicate = fingerprint, replicate
+        self._workers, self._prefetch, self._options = num_workers, prefetch_factor, options
+        self.at, self._moves = Position(), 0
+        self.info: BatchInfo | None = None
+        self.compares = False  # with other ranks, which are told `first_rows`, what the first step of all ranks read
+        self.first_rows = ""
+        self._compared = False
+        self._share: RankShare | None = None
+        self._plan: Plan | None = None
+        self._processes: Processes | None = None
+        self._group: OnGroup | None = None
+        self._order: Order | None = None
+        if remote_group is not None:
+            self._group = open_on_group(self, dataset, remote_group, prefetch_factor or 2)
+        if self._group is None:
+            self._open(dataset)
+        else:
+            self.identity = self._group.identity
+            length = self.identity.length
+            self._order = None if length is None else DatasetOrder(length, 0, shuffle=False)
+        self._prepare()
 
-    @property
-    def info(self) -> BatchInfo | None:
-        """Epoch, position and rows of the latest batch; None before the first."""
-        return self._progress.info
+    def opened(self, dataset: Any) -> DataLoader[B]:
+        """A loader with the options of this one, over a dataset that this process opens."""
+        loader = copy(self)
+        loader._open(dataset)
+        loader._prepare()
+        return loader
+
+    def _open(self, dataset: Any) -> None:
+        """Open the dataset in this process."""
+        self._dataset = opened(dataset)
+        self._stream = is_stream(self._dataset)
+        if self._stream and (self._shuffle or self._sampler is not None or self._max_tokens is not None or self._skip):
+            raise ValueError(
+                f"shuffle=, sampler=, max_tokens= and on_error='skip' need samples by index, and a "
+                f"{type(self._dataset).__name__} is a stream: let it shuffle, pack and skip itself"
+            )
+        self._length = 0 if self._stream else len(self._dataset)
+        if self._stream:
+            self._order = None
+        elif self._sampler is not None:
+            self._order = SamplerOrder(self._sampler, self._seed)
+        else:
+            self._order = order_of(self._dataset, self._seed, shuffle=self._shuffle)
+        name = fingerprint_of(self._dataset) if self._name is None else self._name
+        order, length = ("stream-v1", None) if self._order is None else (self._order.name, self._order.length)
+        self.identity = Identity(order, self._seed, length, name)
+
+    def _prepare(self) -> None:
+        """Find out whose rows this process reads, and make the plan and the reader."""
+        if self._group is None:
+            self._share = share_here(self.device_mesh, replicate=self._replicate)
+        else:
+            self._share = RankShare(1 if self.device_mesh is None else self.device_mesh.data_world_size)
+        world, rank, _ = self._share
+        check_batch_size(self.batch_size, world if self._max_tokens is None else 1)  # of packs it is the most samples
+        if self._order is not None:
+            packing = None
+            if self._max_tokens is not None:
+                own = self._group is None  # on a group the workers know the lengths
+                lengths, count = (lengths_of(self._dataset), self._length) if own else ((), 0)
+                packing = tokens_of(lengths, count, self._max_tokens), self._max_tokens
+            self._plan = Plan(self._order, self.batch_size, world, drop_last=self._drop_last, packing=packing)
+            if not self._plan.has_step(0):
+                raise ValueError(
+                    f"an epoch of {self._order.length} samples has no step at batch_size={self.batch_size} with "
+                    f"drop_last={self._drop_last} over {world} data ranks; use a smaller batch, or drop_last=False"
+                )
+        if self._group is not None:
+            return
+        usual: Any = {"sample_seeds": self._sample_seeds, "collate": self._collate}
+        reader: Reader | StreamReader
+        if self._stream:
+            usual |= {"batch_size": self.batch_size, "drop_last": self._drop_last, "world": world, "rank": rank}
+            reader = StreamReader(self._dataset, self._seed, **usual)
+        else:
+            reader = Reader(self._dataset, self._seed, skip=self._skip, **usual)
+        workers = min(self._workers, 1) if self._stream else self._workers
+        self._processes = Processes(reader.read, workers, self._prefetch, self._seed, self._options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Elsewhere it may read another share.
+        return {**self.__dict__, "_share": None, "_plan": None, "_processes": None}
 
     @property
     def epoch(self) -> int:
         """The current epoch, from 0."""
-        return self._progress.position.cursor.epoch
+        return self.at.epoch
 
     @property
     def position(self) -> int:
         """Samples delivered in the current epoch, over all ranks."""
-        return self._progress.position.cursor.position
-
-    @property
-    def plan(self) -> StepPlan:
-        """The steps of each epoch, and the indices that each data rank reads in them.
-
-        Raises:
-            TypeError: The dataset is a stream, which has no indices.
-        """
-        self._check_indices("plan")
-        return self._progress.engine.plan
-
-    @property
-    def batch_sampler(self) -> BatchIndices:
-        """The same batches as lists of indices; iterating over them does not move the loader: call `set_epoch`.
-
-        Raises:
-            TypeError: The dataset is a stream, which has no indices.
-        """
-        self._check_indices("batch_sampler")
-        return BatchIndices(self)
+        return self.at.position
 
     def __len__(self) -> int:
-        """The steps that are left in this epoch, the same on every rank."""
-        return self._progress.engine.plan.steps_left(self._progress.position.cursor)
+        """The steps that are left in this epoch, the same on every rank; with packing an epoch is counted through.
+
+        Raises:
+            TypeError: The dataset is a stream, whose end is known when it is reached.
+        """
+        if self._order is None:
+            raise TypeError("a loader over a stream has no length: its end is known when it is reached")
+        if self._share is None:
+            self._prepare()
+        assert self._plan is not None
+        if self._group is not None and self._max_tokens is not None:
+            return self._group.left(self.at)
+        return self._plan.left(*self.at[:2])
 
     def __iter__(self) -> Iterator[B]:
-        """Iterate over the rest of this epoch; after a `break`, a new loop goes on where the old one stopped."""
-        self._progress.owed = False
-        return Loop(self._progress)
+        """The rest of this epoch; after a `break` a new loop goes on where the old one stopped."""
+        if self._share is None:
+            self._prepare()
+        if self._group is None:
+            self._check_here()
+        self._moves += 1
+        return self._deliver(self._moves)
 
-    def __next__(self) -> B:
-        """The next batch, also in the middle of a loop; StopIteration once at the end of each epoch."""
-        progress = self._progress
-        if self._next is None or self._next.at != progress.position.cursor or self._next.is_over:
-            ended, progress.owed = progress.owed, False
-            over, self._next = self._next, None
-            if ended and over is not None and over.is_over:
-                return over.step()
-            if ended:
-                raise StopIteration
-            self._next = EpochIteration(progress)
-        try:
-            return self._next.step()
-        except BaseException:
-            self._next = None
-            raise
-
-    def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Go to the start of an epoch; do nothing if the loader is already in that epoch.
-
-        Args:
-            epoch: At least 0.
-        """
-        number = whole_number("epoch", epoch)
-        if number < 0:
-            raise ValueError(f"epoch={number} must be at least 0")
-        if number != self.epoch:
-            self._progress.move(Cursor(number))
-        if not self.position:
-            self._progress.owed = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position as JSON values; counts the samples that the loop got.
-
-        Raises:
-            NotResumableError: The dataset is a stream that cannot resume at this position.
-        """
-        cursor, source = self._progress.position.at
-        if cursor.position and not self._progress.engine.resumable:
-            raise refuse_resume("this loader's dataset")
-        bad, made = tuple(sorted(self._progress.quarantine)), self._progress.made_order
-        order = made[1] if made is not None and made[0] == cursor.epoch and cursor.position else ""
-        carried = {} if cursor.position else self._progress.engine.carried()
-        return State(self._progress.engine.identity, cursor, bad, source, order, carried).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position; batch size, tail, mesh and number of workers may have changed.
-
-        Raises:
-            StateMismatchError: The state was saved over another dataset, seed or algorithm.
-            NotResumableError: The dataset is a stream that cannot resume at that position.
-        """
-        saved = read_state(state, self._progress.engine.identity)
-        if saved.cursor.position and self._progress.engine.identity.length is None and saved.source is None:
-            raise refuse_resume("this loader's dataset")
-        self._progress.engine.carry(saved.carried)
-        self._progress.quarantine = set(saved.quarantine)
-        self._progress.made_order = (saved.cursor.epoch, saved.made_order) if saved.made_order else None
-        self._progress.move(self._progress.engine.plan.normalize(saved.cursor), saved.source)
-        self._next = None
-
-    def close(self) -> None:
-        """End the loader processes; a later loop starts them again."""
-        self._next = None
-        self._progress.close()
-
-    def _check_indices(self, name: str) -> None:
-        if self._progress.engine.identity.length is None:
-            raise TypeError(
-                f"a loader over a stream has no {name}: its samples have no indices; iterate over the loader, or pass "
-                "Shards with lengths="
+    def _check_here(self) -> None:
+        """Refuse to read where other rows are due than those that the loader was made for, or other rows are there."""
+        here = share_here(self.device_mesh, replicate=self._replicate)
+        if here != self._share:
+            raise ValueError(
+                f"this loader was made where it reads {_said(self._share)}, and here it would read {_said(here)}: make "
+                "it in the worker, or after init_process_group; replicate=True reads all rows on each rank"
+            )
+        if not self._stream and len(self._dataset) != self._length:
+            raise ValueError(
+                f"the dataset has {len(self._dataset)} rows, and had {self._length} when the loader was made: make a "
+                "new loader, whose order is that of the new length"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_next": None}
+    def _deliver(self, moves: int) -> Iterator[B]:
+        found = self._read() if self._group is None else self._group.run(self.at)
+        while True:
+            if moves != self._moves:
+                raise RuntimeError("another loop, set_epoch or load_state_dict has moved this loader; begin a new loop")
+            try:
+                self.info, batch, self.at = next(found)
+            except StopIteration as end:
+                self.at = end.value
+                return
+            yield batch
+
+    def _read(self) -> Generator[tuple[BatchInfo, Any, Position], None, Position]:
+        """The steps from here to the end of the epoch, and the position after each; returns that after the end."""
+        assert self._processes is not None and self._share is not None
+        steps = stream_steps(self.at, self.batch_size) if self._plan is None else self._planned(self._plan)
+        sharded, plain = self._share.rank is not None, self._collate is None
+        for read in self._processes.run(steps):
+            info, rows, packs, source, compared = read
+            if not info.rows:  # the end of a stream
+                return Position(info.epoch + 1, 0, source)
+            self.first_rows = compared if self._name is None else ""
+            if self._share.compared and not self._compared:
+                facts = {**self.identity._asdict(), "epoch": info.epoch, "position": info.position}
+                compare_launched({**facts, "first rows": self.first_rows}, self._share)
+            self._compared = True
+            batch = batch_of(rows, info, packs, sharded=sharded) if plain else rows
+            yield info, batch, self._normal(Position(info.epoch, info.position + info.rows, source))
+        return self.at
+
+    def _planned(self, plan: Plan) -> Iterator[Step]:
+        assert self._share is not None
+        steps = plan.steps(self.at.epoch, self.at.position, self._share.rank)
+        if not self._compared and (self.compares or self._share.compared):
+            first = plan.order.block(self.at.epoch, self.at.position, self.at.position + 1)
+            yield next(steps)._replace(compared=int(first[0]))
+        yield from steps
+
+    def _normal(self, at: Position) -> Position:
+        """The end of an epoch is the start of the next one; the end of a stream is not known before it is read."""
+        return at if self._plan is None or self._plan.has_step(at.position) else Position(at.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch, unless the loader is in it."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must be at least 0")
+        if epoch != self.at.epoch:
+            self.at = Position(epoch)
+            self._moves += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, the same on every rank; it counts the samples that the loop got, not those read ahead.
+
+        Raises:
+            NotResumableError: `sampler=` has a generator of the program's own, whose state nobody saves.
+        """
+        refuse_own_generator(self._sampler)
+        return write_state(self.identity, self.at)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position; the batch size, the mesh and the loader processes may be others than before.
+
+        Raises:
+            StateMismatchError: It is no state, or one of another dataset, seed or order.
+        """
+        if self._share is None:
+            self._prepare()
+        self.at = self._normal(read_state(state, self.identity))
+        self._moves += 1
 
 
-class BatchIndices:
-    """Batches as lists of indices, for `torch.utils.data.DataLoader(dataset, batch_sampler=...)`.
-
-    Args:
-        loader: The loader whose batches these are.
-    """
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        loader = self._loader
-        for step in loader.plan.steps(Cursor(loader.epoch, loader.position), loader._progress.shard()):
-            yield step.indices
+def _said(share: RankShare | None) -> str:
+    world, rank, _ = share or RankShare()
+    return "global batches" if rank is None else f"the rows of data rank {rank} of {world}"

@@ -10,23 +10,27 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_engines.algorithms.advantage import advantages as advantages
+    from twinkle_engines.algorithms.advantages import Advantages as Advantages
+    from twinkle_engines.algorithms.advantages import advantages as advantages
     from twinkle_engines.algorithms.agreement import mismatch as mismatch
+    from twinkle_engines.algorithms.correction import Correction as Correction
+    from twinkle_engines.algorithms.episodes import overlong as overlong
+    from twinkle_engines.algorithms.episodes import rewards_differ as rewards_differ
     from twinkle_engines.algorithms.grading import rewards as rewards
+    from twinkle_engines.batches.preferences import preferences as preferences
     from twinkle_engines.batches.rollouts import Rollouts as Rollouts
-    from twinkle_engines.batches.supervision import supervised as supervised
-    from twinkle_engines.batches.supervision import supervised_packs as supervised_packs
+    from twinkle_engines.batches.supervised import supervised as supervised
+    from twinkle_engines.batches.supervised import supervised_packs as supervised_packs
     from twinkle_engines.checkpoints.checkpoint import load as load
     from twinkle_engines.checkpoints.checkpoint import save as save
+    from twinkle_engines.models.tiny import tiny_model as tiny_model
     from twinkle_engines.models.transformers_model import TransformersModel as TransformersModel
-    from twinkle_engines.samplers.sampling_params import SamplingParams as SamplingParams
+    from twinkle_engines.samplers.params import SamplingParams as SamplingParams
     from twinkle_engines.samplers.transformers_sampler import TransformersSampler as TransformersSampler
     from twinkle_engines.samplers.vllm_sampler import VLLMSampler as VLLMSampler
     from twinkle_engines.tracking.sinks import JSONLSink as JSONLSink
-    from twinkle_engines.tracking.sinks import MLflowSink as MLflowSink
     from twinkle_engines.tracking.sinks import TensorBoardSink as TensorBoardSink
     from twinkle_engines.tracking.sinks import WandbSink as WandbSink
-    from twinkle_engines.tracking.throughput import Throughput as Throughput
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 

@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_http.client.backend import HttpBackend as HttpBackend
     from twinkle_http.server.serve import serve as serve
-    from twinkle_http.stub.source import stub_of as stub_of
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 

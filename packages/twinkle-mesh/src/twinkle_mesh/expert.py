@@ -1,63 +1,61 @@
 """The expert view: the ranks of a mesh over the dims of a mixture-of-experts layer.
 
-The rule is Megatron's. In the order of dims, etp is at the position of tp, ep_shard (expert data parallelism) is at the
-position of dp, and ep has its own position. Pipeline groups are the same as those of the dense layers.
+The rule is Megatron's. In the order of dims, etp is at the place of tp, ep_shard (expert data parallelism) is at the
+place of dp, and ep has its own place. Pipeline groups are the same as those of the dense layers.
+
+Short: the rule is one, and is checked against Megatron-LM's on its own.
 """
 
 from __future__ import annotations
 
-from .layout.factors import merged, split
-from .layout.layout import Layout
-from .rules.order import EXPERT_DIMS
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from .layout import Layout
+from .sizes import check_divides
+
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from .mesh import DeviceMesh
 
-    from .layout.factors import Factors
-    from .value import MeshValue
-
-    Mesh = TypeVar("Mesh", bound=MeshValue)
+EXPERT_DIMS = ("ep_shard", "ep", "etp")
 
 
-def expert_view(mesh: Mesh) -> Mesh:
-    """Return the mesh (pp, ep_shard, ep, etp) over the ranks of `mesh`."""
-    dense = mesh.world_size // mesh.pp_size
-    sizes = {"ep": mesh.ep_size, "etp": mesh.etp_size, "ep_shard": dense // (mesh.ep_size * mesh.etp_size)}
-    order = mesh.expert_order
-    stage = mesh.dim_names.index("pp") if "pp" in mesh.dim_names else None
-
-    def view(base: Layout) -> Layout:
-        pp = base.factors[stage] if stage is not None else ()
-        rest = base.by_stride([dim for dim in range(len(base.shape)) if dim != stage])
-        cut = _cut(rest, [sizes[name] for name in order])
-        if cut is not None:
-            dims = dict(zip(order, cut, strict=True))
-            return Layout((pp, *(dims[name] for name in EXPERT_DIMS)), base.offset)
-        # The sizes do not fit the factors: number the ranks of each stage from the lowest up.
-        whole = Layout((pp, rest), base.offset)
-        shape = (whole.shape[0], *(sizes[name] for name in order))
-        by_order = Layout.of_ranks(list(whole.ranks()), shape)
-        places = [0, *(order.index(name) + 1 for name in EXPERT_DIMS)]
-        return by_order.derive(lambda found: Layout(tuple([found.factors[place] for place in places]), found.offset))
-
-    return type(mesh)(
-        mesh.layout.derive(view),
-        ("pp", *EXPERT_DIMS),
-        device_type=mesh.device_type,
-        vpp_size=mesh.vpp_size,
-        data_dims=(),
-        nodes=mesh.nodes,
-    )
+def expert_view(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh (pp, ep_shard, ep, etp) over the ranks of a mesh; it has one data rank."""
+    sizes, order = _sizes(mesh), mesh.expert_order or EXPERT_DIMS
+    stages = [mesh.stage(number) for number in range(mesh.size("pp"))]
+    if mesh.layout.table is None:
+        stages = [sorted(stage) for stage in stages]
+    ranks = [rank for stage in stages for rank in stage]
+    by_order = Layout.of_ranks(ranks, [len(stages), *(sizes[name] for name in order)])
+    layout = by_order.select([[0], *([1 + order.index(name)] for name in EXPERT_DIMS)], [0] * 4)
+    return type(mesh)(("pp", *EXPERT_DIMS), layout, mesh.device_type, vpp_size=mesh.vpp_size)
 
 
-def _cut(factors: Factors, sizes: list[int]) -> list[Factors] | None:
-    """Cut factors, largest stride first, into dims of the given sizes, outermost first."""
-    dims: list[Factors] = []
-    for size in reversed(sizes):
-        parts = split(factors, size)
-        if parts is None:
-            return None
-        factors, inner = parts
-        dims.insert(0, merged(inner))
-    return dims
+def _sizes(mesh: DeviceMesh) -> dict[str, int]:
+    """Return the size of each dim of the expert view without pp."""
+    inside = mesh.ep_size * mesh.etp_size
+    return {"ep_shard": mesh.world_size // mesh.size("pp") // inside, "ep": mesh.ep_size, "etp": mesh.etp_size}
+
+
+def checked_order(mesh: DeviceMesh) -> tuple[str, ...]:
+    """Return the expert dims of a mesh, outermost first; orders that differ in dims of size 1 are one.
+
+    Raises:
+        ValueError: The ranks of a stage cannot be divided so, or the mesh's order names other dims.
+    """
+    tp, pp, etp = mesh.size("tp"), mesh.size("pp"), mesh.etp_size
+    if mesh.ep_size > 1 or etp != tp:
+        stage, whole = mesh.world_size // pp, f"world_size={mesh.world_size} / pp_size={pp}"
+        check_divides("etp_size", etp, stage, f"the dense world of {stage} ranks ({whole})")
+        dense = f"the dense world's {stage // etp} ({whole} / etp_size={etp})"
+        check_divides("ep_size", mesh.ep_size, stage // etp, dense)
+    steps = dict(zip(mesh.dim_names, mesh.layout.strides, strict=True))
+    data = next((steps[name] for name in ("dp", "fsdp", "dp_shard", "dp_replicate") if steps.get(name)), 0)
+    inferred = ("etp", "ep_shard", "ep") if 0 < data < steps.get("tp", 0) else EXPERT_DIMS
+    if (given := mesh.expert_order) is None:
+        return inferred
+    if sorted(given) != sorted(EXPERT_DIMS):
+        raise ValueError(f"expert_order={given} must name ep_shard, ep and etp, outermost first")
+    sizes = _sizes(mesh)
+    alike = [name for name in given if sizes[name] > 1] == [name for name in inferred if sizes[name] > 1]
+    return inferred if alike else given

@@ -7,16 +7,12 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_ray.backend import RayBackend as RayBackend
+    from twinkle_ray.backend import restart as restart
     from twinkle_ray.collective import Collective as Collective
-    from twinkle_ray.collective import CollectiveError as CollectiveError
     from twinkle_ray.collective import MeshCollective as MeshCollective
     from twinkle_ray.collective import Meshes as Meshes
-    from twinkle_ray.collective import SingleProcessCollective as SingleProcessCollective
-    from twinkle_ray.restarting import restart as restart
     from twinkle_ray.weights import ManifestError as ManifestError
-    from twinkle_ray.weights import ReplaceableWeights as ReplaceableWeights
     from twinkle_ray.weights import Shard as Shard
-    from twinkle_ray.weights import StagedWeights as StagedWeights
     from twinkle_ray.weights import SyncHandle as SyncHandle
     from twinkle_ray.weights import WeightDelivery as WeightDelivery
     from twinkle_ray.weights import WeightSync as WeightSync

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     import ray
 
@@ -20,17 +21,6 @@ if TYPE_CHECKING:
 def actor_name_marker() -> str:
     """Begin of a line that gives the lines after it a label: Ray takes labels from its own class names only."""
     return str(import_module("ray._private.ray_constants").LOG_PREFIX_ACTOR_NAME)
-
-
-def log_dispatcher() -> Any:
-    """Hands the workers' lines to handlers by name: Ray can print them or not, but not hand them out."""
-    return import_module("ray._private.ray_logging").global_worker_stdstream_dispatcher
-
-
-def log_deduplicators() -> Sequence[Any]:
-    """Ray's printers of errors, by stream: their `skip_re` leaves lines out, and its variable is read at import."""
-    module = import_module("ray._private.ray_logging")
-    return module.stdout_deduplicator, module.stderr_deduplicator
 
 
 def visibility_variable(kind: str) -> str | None:
@@ -56,6 +46,37 @@ def when_out_of_scope(ref: ray.ObjectRef[Any], function: Callable[[], None]) -> 
     core = import_module("ray._private.worker").global_worker.core_worker
     register = getattr(core, "add_object_out_of_scope_callback", None)
     return register is not None and bool(register(ref, lambda _: function()))
+
+
+def when_answered(ref: ray.ObjectRef[Any], function: Callable[[Any], None]) -> None:
+    """Call a function with the value of a ref, or Ray's error, in a thread of Ray's.
+
+    `ObjectRef.future()` does the same, with a future of Python's for each of a call's answers.
+    """
+    register: Callable[[Callable[[Any], None]], object] = ref._on_completed
+    register(function)
+
+
+@contextmanager
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables of this process meanwhile, or unset those of None: Ray and NCCL take no others.
+
+    Ray starts the processes of a node with the environment of this one, and NCCL reads its own.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager

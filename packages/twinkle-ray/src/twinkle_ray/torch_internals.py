@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from torch import Tensor
-    from torch.distributed.distributed_c10d import Store
-
-
-def default_store() -> Store:
-    """The store of the default process group: torch hands it out to nobody, and its port is of the launcher."""
-    store: Store = distributed_c10d._get_default_store()
-    return store
 
 
 def gloo_options(device: Any, threads: int, timeout: timedelta) -> Any:

@@ -7,26 +7,19 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_remote.call.arguments import Replicate as Replicate
-    from twinkle_remote.call.generate import RemoteGenerator as RemoteGenerator
-    from twinkle_remote.call.lazy_values.as_completed import as_completed as as_completed
-    from twinkle_remote.call.lazy_values.get import gather as gather
-    from twinkle_remote.call.lazy_values.get import get as get
     from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
+    from twinkle_remote.call.lazy_values.lazy import get as get
     from twinkle_remote.call.submit import run_on_workers as run_on_workers
     from twinkle_remote.call.submit import submit as submit
     from twinkle_remote.call.submit import submit_on_workers as submit_on_workers
-    from twinkle_remote.call.tables.minibatches import minibatches as minibatches
-    from twinkle_remote.call.tables.table_operations import concat as concat
-    from twinkle_remote.call.tables.table_operations import join as join
-    from twinkle_remote.call.tables.table_operations import map as map  # noqa: A004  named like Python's
-    from twinkle_remote.call.tables.table_operations import select as select
-    from twinkle_remote.call.tables.table_operations import take as take
     from twinkle_remote.component.create import on as on
     from twinkle_remote.component.decorators import remote_class as remote_class
     from twinkle_remote.component.decorators import remote_function as remote_function
     from twinkle_remote.component.explain_call import explain as explain
     from twinkle_remote.component.release import release as release
+    from twinkle_remote.context import Place as Place
     from twinkle_remote.context import WorkerContext as WorkerContext
+    from twinkle_remote.context import current_place as current_place
     from twinkle_remote.context import current_worker as current_worker
     from twinkle_remote.errors import AlreadyInitializedError as AlreadyInitializedError
     from twinkle_remote.errors import BackendError as BackendError
@@ -43,30 +36,30 @@ if TYPE_CHECKING:
     from twinkle_remote.errors import TwinkleError as TwinkleError
     from twinkle_remote.errors import UnknownWorkerError as UnknownWorkerError
     from twinkle_remote.errors import WorkerDiedError as WorkerDiedError
-    from twinkle_remote.place import Place as Place
-    from twinkle_remote.place import current_place as current_place
-    from twinkle_remote.protocol.component import is_handle as is_handle
+    from twinkle_remote.protocol.call import is_handle as is_handle
     from twinkle_remote.replay import replay as replay
+    from twinkle_remote.rows.row_types import register_rows as register_rows
+    from twinkle_remote.rows.wire_types import register_type as register_type
     from twinkle_remote.serving import Server as Server
     from twinkle_remote.serving import serve as serve
-    from twinkle_remote.serving import stub_of as stub_of
     from twinkle_remote.sessions.current import stats as stats
     from twinkle_remote.sessions.initialize import initialize as initialize
     from twinkle_remote.sessions.initialize import session as session
     from twinkle_remote.sessions.initialize import shutdown as shutdown
     from twinkle_remote.sessions.telemetry.stats import CallRecord as CallRecord
     from twinkle_remote.sessions.telemetry.timeline import write_timeline as write_timeline
-    from twinkle_remote.streams.open_stream import stream as stream
-    from twinkle_remote.streams.rows.batch_info import rows_info as rows_info
-    from twinkle_remote.streams.rows.rows_info import RowsInfo as RowsInfo
+    from twinkle_remote.streams.source import RowsInfo as RowsInfo
+    from twinkle_remote.streams.stats import StageStats as StageStats
+    from twinkle_remote.streams.stats import StreamStats as StreamStats
     from twinkle_remote.streams.stream import Stream as Stream
-    from twinkle_remote.streams.telemetry.stream_stats import StageStats as StageStats
-    from twinkle_remote.streams.telemetry.stream_stats import StreamStats as StreamStats
-    from twinkle_remote.values.registered_splitters import register_splitter as register_splitter
-    from twinkle_remote.values.rows import ReducibleSplitter as ReducibleSplitter
-    from twinkle_remote.values.rows import Splitter as Splitter
-    from twinkle_remote.values.type_names import register_type as register_type
-    from twinkle_remote.worker.failed_call import FailedCall as FailedCall
+    from twinkle_remote.streams.stream import stream as stream
+    from twinkle_remote.tables.minibatches import minibatches as minibatches
+    from twinkle_remote.tables.operations import concat as concat
+    from twinkle_remote.tables.operations import join as join
+    from twinkle_remote.tables.operations import map as map  # noqa: A004  named like Python's
+    from twinkle_remote.tables.operations import select as select
+    from twinkle_remote.tables.operations import take as take
+    from twinkle_remote.worker.saved_calls import FailedCall as FailedCall
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 

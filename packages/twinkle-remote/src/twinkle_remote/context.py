@@ -1,14 +1,15 @@
-"""The place of the running code: the driver, or a worker of a group."""
+"""The place of the running code: the driver, or a worker of a group; and its place among those that run the same."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_mesh import ask_for_rank, use_rank
+from twinkle_mesh import ask_for_rank, current_rank, launched, use_rank
 from twinkle_remote.errors import UnknownWorkerError
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from twinkle_mesh import DeviceMesh
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +132,18 @@ def _rank_of_thread() -> int | None:
 ask_for_rank(_rank_of_thread)
 
 
+def forked_from(parent: int) -> str:
+    """The error text for a forked process; says what to use.
+
+    Args:
+        parent: Process id of the owner of the session.
+    """
+    return (
+        f"process {os.getpid()} was forked from process {parent}, whose session works in that process alone: make the "
+        'calls there and hand over their values, or start this process by multiprocessing.get_context("spawn")'
+    )
+
+
 def in_event_loop() -> bool:
     """Whether an event loop runs in the calling thread."""
     if "asyncio" not in sys.modules:
@@ -148,8 +157,6 @@ def in_event_loop() -> bool:
     return True
 
 
-_MISSING = object()
-_OWN_NAMES = "twinkle_"  # of the packages' context variables
 _leaves: ContextVar[bool] = ContextVar("twinkle_leaves_running", default=False)
 
 
@@ -172,20 +179,6 @@ class leaving_running:  # noqa: N801 - as `working_as`
         _leaves.reset(self._token)
 
 
-def run_apart(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function in a context of its own, so that Ctrl-C at any step leaves no place of a worker behind.
-
-    What the function sets in variables of the program's own holds afterwards, as after any call.
-    """
-    context = copy_context()
-    try:
-        return context.run(function, *args, **kwargs)
-    finally:
-        for variable, value in context.items():
-            if not variable.name.startswith(_OWN_NAMES) and variable.get(_MISSING) is not value:
-                variable.set(value)
-
-
 class working_as:  # noqa: N801 - a context manager that reads as a verb; contextlib doubles its time, once for each call
     """Run a block as the given worker, once; every backend does this around a user's method."""
 
@@ -204,3 +197,52 @@ class working_as:  # noqa: N801 - a context manager that reads as a verb; contex
     ) -> None:
         self._rank.__exit__(kind, error, trace)
         _current.reset(self._token)
+
+
+class Place(NamedTuple):
+    """The place of the running code.
+
+    Attributes:
+        rank: Its rank, at least 0; 0 if only one process runs the program.
+        world_size: Number of processes or workers that run the same code, at least 1; None if only a rank is known, as
+            inside `use_rank`.
+        worker: The worker that runs the code; None outside workers.
+        by: The source of these numbers outside workers, for messages; empty if only one process runs the program.
+    """
+
+    rank: int = 0
+    world_size: int | None = 1
+    worker: WorkerContext | None = None
+    by: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process or worker runs the same code."""
+        return self.world_size == 1 or (self.worker is not None and self.worker.alone)
+
+
+def current_place(maker: Place | None = None) -> Place:
+    """The place of the running code: as a worker, in torch's default process group, or by RANK and WORLD_SIZE.
+
+    Args:
+        maker: The place in which an object was made that asks for its own; it counts in helper threads.
+
+    Raises:
+        UnknownWorkerError: In a thread whose owner is not known.
+        ValueError: The process group and the variables disagree, or a variable is no rank or size.
+    """
+    if maker is not None and maker.worker is not None and not has_own_context():
+        return maker
+    try:
+        worker = current_worker()
+    except UnknownWorkerError:
+        if maker is None:
+            raise
+        return maker
+    if worker.rank is not None:
+        return Place(worker.rank, worker.world_size, worker)
+    rank = current_rank()
+    if rank is not None:
+        return Place(rank, None, None, "use_rank")
+    process = launched()
+    return Place() if process is None else Place(process.rank, process.world_size, None, process.by)

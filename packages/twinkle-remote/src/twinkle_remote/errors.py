@@ -41,10 +41,6 @@ class ColumnError(DispatchError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-class UnreadColumnError(ColumnError):
-    """A function used a column that its `reads` leaves out."""
-
-
 class NoTableError(DispatchError, TypeError):
     """A value has no rows, or no columns, and rows or columns of it were asked for."""
 
@@ -97,7 +93,7 @@ class CallCancelledError(TwinkleError):
 
 
 class CircularCallError(TwinkleError):
-    """Calls wait for each other in a circle: each waits for a worker that another one of them occupies."""
+    """A `def` method waits for a call that it has made to its own rank, which runs it after the method."""
 
 
 class ReplyLostError(TwinkleError):

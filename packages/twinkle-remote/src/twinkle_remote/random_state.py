@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -15,32 +14,26 @@ class _Library(NamedTuple):
     """The functions for one library's generators; the first argument of each is the loaded module.
 
     Attributes:
-        seeded: Makes the state of a seed.
         read: Reads the current state.
         install: Sets a state.
         equal: Whether two states are equal.
     """
 
-    seeded: Callable[[Any, int], Any]
     read: Callable[[Any], Any]
     install: Callable[[Any, Any], object]
     equal: Callable[[Any, Any], bool]
 
 
-def _install_torch(torch: Any, state: tuple[Any, Any, int | None]) -> None:
-    cpu, devices, seed = state
+def _install_torch(torch: Any, state: tuple[Any, Any]) -> None:
+    cpu, devices = state
     torch.set_rng_state(cpu)
-    if not torch.cuda.is_initialized():
-        return
     if devices is not None:
         torch.cuda.set_rng_state_all(devices)
-    elif seed is not None:
-        torch.cuda.manual_seed_all(seed)
 
 
-def _read_torch(torch: Any) -> tuple[Any, Any, int | None]:
+def _read_torch(torch: Any) -> tuple[Any, Any]:
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), devices, None
+    return torch.get_rng_state(), devices
 
 
 def _plain(numpys: Any) -> Any:
@@ -52,28 +45,20 @@ def _plain(numpys: Any) -> Any:
 
 _ALL = {
     "random": _Library(
-        lambda _, seed: Random(seed).getstate(),
         lambda random: random.getstate(),
         lambda random, state: random.setstate(state),
         lambda left, right: bool(left == right),
     ),
     "numpy": _Library(
-        lambda numpy, seed: numpy.random.RandomState(seed).get_state(legacy=False),
         lambda numpy: numpy.random.get_state(legacy=False),
         lambda numpy, state: numpy.random.set_state(state),
         lambda left, right: bool(_plain(left) == _plain(right)),
     ),
-    "torch": _Library(
-        lambda torch, seed: (torch.Generator().manual_seed(seed).get_state(), None, seed),
-        _read_torch,
-        _install_torch,
-        lambda left, right: bool(left[0].equal(right[0])),
-    ),
+    "torch": _Library(_read_torch, _install_torch, lambda left, right: bool(left[0].equal(right[0]))),
 }
 _ON_CPU = {
     **_ALL,
     "torch": _Library(
-        lambda torch, seed: torch.Generator().manual_seed(seed).get_state(),
         lambda torch: torch.get_rng_state(),
         lambda torch, state: torch.set_rng_state(state),
         lambda left, right: bool(left.equal(right)),
@@ -84,16 +69,14 @@ LIBRARIES = tuple(_ALL)
 
 
 class RandomState:
-    """A state of the global generators; a library that is loaded later starts from the seed.
+    """A state of the global generators of the libraries that were loaded when it was read.
 
     Args:
-        seed: From 0 to 2**32 - 1.
         accelerators: Whether torch's generators of accelerators belong to it; `moved` compares those of the CPU.
         libraries: Names of the libraries that belong to it.
     """
 
-    def __init__(self, seed: int = 0, *, accelerators: bool = True, libraries: Collection[str] = LIBRARIES) -> None:
-        self._seed = seed
+    def __init__(self, *, accelerators: bool = True, libraries: Collection[str] = LIBRARIES) -> None:
         self._accelerators = accelerators
         self._libraries = {name: (_ALL if accelerators else _ON_CPU)[name] for name in libraries}
         self._states: dict[str, Any] = {}
@@ -109,26 +92,8 @@ class RandomState:
 
     def install(self) -> None:
         """Set the process's generators to this state."""
-        for name, module in _loaded(self._libraries).items():
-            self._libraries[name].install(module, self._of(name, module))
-
-    def exchange(self, other: RandomState) -> None:
-        """Read the current state into this object and set another one, library by library.
-
-        What another thread draws between these two is lost, so they follow each other at once.
-        """
-        states = {}
-        for name, module in _loaded(self._libraries).items():
-            new = other._of(name, module)
-            states[name] = self._libraries[name].read(module)
-            other._libraries[name].install(module, new)
-        self._states = states
-
-    def copy(self) -> RandomState:
-        """Another object with this state."""
-        twin = RandomState(self._seed, accelerators=self._accelerators, libraries=self._libraries)
-        twin._states = dict(self._states)
-        return twin
+        for name, module in _loaded(self._states).items():
+            self._libraries[name].install(module, self._states[name])
 
     def moved(self, now: RandomState | None = None) -> list[str]:
         """The libraries whose state differs from this one.
@@ -140,12 +105,6 @@ class RandomState:
             now = RandomState(accelerators=self._accelerators, libraries=self._libraries).read()
         shared = [name for name in self._states if name in now._states]
         return [name for name in shared if not self._libraries[name].equal(self._states[name], now._states[name])]
-
-    def _of(self, name: str, module: Any) -> Any:
-        """The state of one library."""
-        if name not in self._states:
-            self._states[name] = self._libraries[name].seeded(module, self._seed)
-        return self._states[name]
 
 
 def _loaded(libraries: Iterable[str]) -> dict[str, Any]:

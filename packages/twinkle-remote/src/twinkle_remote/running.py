@@ -1,115 +1,55 @@
-"""The worker whose task runs here."""
+"""The worker whose task runs here, its turn, the calls that it has made, and whether there are lazy results."""
 
 from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, TypeVar
 
-from twinkle_remote.protocol.waiting import Wait
+from twinkle_remote.errors import CircularCallError
 
 if TYPE_CHECKING:
-    from asyncio import Task
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from twinkle_remote.protocol.component import Component
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.waiting import WaitedWorker, WorkerWaits
+    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.worker.worker import Worker
+
+
+ALIVE: set[int] = set()
+"""Ids of the lazy results."""
+
+
+def any_lazy() -> bool:
+    """Whether this process has a lazy result."""
+    return bool(ALIVE)
+
 
 T = TypeVar("T")
 
-
-class RunningLoop(Protocol):
-    """A worker's event loop, as the code of a task needs it."""
-
-    def between_awaits(self, function: Callable[[], T]) -> T:
-        """Run a function between two awaits of the worker's coroutines."""
-
-    def runs_here(self) -> bool:
-        """Whether the calling thread is that of the event loop."""
-
-    def stack(self, key: Hashable) -> str | None:
-        """Where a task runs or waits; None if it has not begun or is done."""
-
-
-class RunningWorker(Protocol):
-    """The worker that runs a task, as the code of the task needs it.
-
-    Attributes:
-        info: Its identity.
-    """
-
-    info: WorkerInfo
-
-    @property
-    def loop(self) -> RunningLoop:
-        """Its event loop."""
-
-    @property
-    def waits(self) -> WorkerWaits:
-        """The waits of its tasks."""
-
-    def set_wait(self, wait: Wait | None, *, holds_loop: bool = False) -> None:
-        """Take what the task that has its turn, or holds up its event loop, waits for; None if it goes on."""
-
-    def refresh_waits(self) -> None:
-        """Read again what the tasks of its event loop wait for."""
-
-    def holds(self, component: Component) -> bool:
-        """Whether this worker holds the component."""
-
-    def call(
-        self, component: Component, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a method of a component on this worker directly."""
-
-
-RUNNING: ContextVar[RunningWorker | None] = ContextVar("twinkle_running_worker", default=None)
-_numbers = count()
-
-
-class TaskTurn(NamedTuple):
-    """The turn of a task on its worker: no other task runs there until it ends.
-
-    Attributes:
-        worker: The worker.
-        name: Class.method.
-        thread: Its thread; what other threads do does not hold it up. 0 for a task of the event loop.
-        key: Id of the task on the event loop; empty for a task that has the worker's turn.
-    """
-
-    worker: RunningWorker
-    name: str
-    thread: int
-    key: str = ""
-
-
-def key_text(key: Hashable) -> str:
-    """The id of a task of an event loop, as other workers know it."""
-    return key if isinstance(key, str) else f"{id(key):x}"
-
-
-_turn: ContextVar[TaskTurn | None] = ContextVar("twinkle_turn", default=None)
+RUNNING: ContextVar[Worker | None] = ContextVar("twinkle_running_worker", default=None)
 
 
 class turn_of:  # noqa: N801 - a context manager that reads as a noun; contextlib doubles its time
-    """A block in which a task has the turn of its worker.
+    """A block in which a `def` task has the turn of its worker: no other one runs there until it ends.
 
     Args:
         worker: The worker.
         name: Class.method.
+
+    Attributes:
+        worker: As given.
+        name: As given.
+        thread: Its thread; what other threads do does not hold it up.
     """
 
-    __slots__ = ("_token", "_turn")
+    __slots__ = ("_token", "name", "thread", "worker")
 
-    def __init__(self, worker: RunningWorker, name: str) -> None:
-        self._turn = TaskTurn(worker, name, threading.get_ident())
+    def __init__(self, worker: Worker, name: str) -> None:
+        self.worker, self.name, self.thread = worker, name, threading.get_ident()
 
     def __enter__(self) -> None:
-        self._token = _turn.set(self._turn)
+        self._token = _turn.set(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,53 +57,80 @@ class turn_of:  # noqa: N801 - a context manager that reads as a noun; contextli
         _turn.reset(self._token)
 
 
-def own_turn() -> TaskTurn | None:
-    """The turn, or the event loop, that this thread's task holds up while it waits; None elsewhere."""
+_turn: ContextVar[turn_of | None] = ContextVar("twinkle_turn", default=None)
+
+
+def own_turn() -> turn_of | None:
+    """The turn that this thread's task holds up while it waits; None elsewhere."""
     turn = _turn.get()
-    if turn is None or turn.thread == threading.get_ident():
-        return turn
-    return turn if turn.key and turn.worker.loop.runs_here() else None
+    return turn if turn is not None and turn.thread == threading.get_ident() else None
 
 
-def task_of_loop() -> TaskTurn | None:
-    """The task of an event loop that runs here; None elsewhere."""
-    turn = _turn.get()
-    return turn if turn is not None and turn.key and turn.worker.loop.runs_here() else None
-
-
-def be_task_of_loop(worker: RunningWorker, name: str, key: Hashable) -> None:
-    """The calling context is that of a task of an event loop."""
-    _turn.set(TaskTurn(worker, name, 0, key_text(key)))
-
-
-def wait_of(running: str, ways: Iterable[Sequence[WaitedWorker]], *, can_raise: bool = True) -> Wait:
-    """A new wait of a task."""
-    return Wait(next(_numbers), running, tuple(map(tuple, ways)), can_raise)
-
-
-def running_worker() -> RunningWorker | None:
-    """The worker that runs the current task; None on the driver."""
-    return RUNNING.get()
-
-
-class AwaitedCalls:
-    """Calls of which an asyncio task awaits the first.
+def refuse_own_rank(calls: Sequence[PendingCall]) -> None:
+    """Refuse to wait in a `def` method for calls that it has made itself, and that need its own rank.
 
     Args:
-        ways: Returns the workers of each call that have not answered.
+        calls: What is waited for.
 
-    Attributes:
-        number: Another one for each.
-        shown: Others know of it.
+    Raises:
+        CircularCallError: A call runs after the method, which waits for it.
+    """
+    turn = own_turn()
+    if turn is None:
+        return
+    info = turn.worker.info
+    for call in calls:
+        made_here = call.made_in is turn and call.group_name == info.group and not call.spec.concurrent
+        if made_here and info.rank in [reply.rank for reply in call.pending()]:
+            raise CircularCallError(
+                f"{turn.name} waits for {call.name}, which runs after it on {info.label()}: a worker runs one "
+                "`def` method at a time, and a method ends with the calls that it has made. Call the method of the "
+                f"object itself, or make the call in an `async def` method\n  called from {call.line}"
+            )
+
+
+class TaskCalls:
+    """The calls that one task has made, but for those that are made ahead of their use: the task ends with them.
+
+    It fails with the first of them that failed, unless its method has taken that failure.
     """
 
-    def __init__(self, ways: Callable[[], Sequence[tuple[WaitedWorker, ...]]]) -> None:
-        self.number = next(_numbers)
-        self.ways = ways
-        self.shown = False
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: list[PendingCall] = []
+
+    def add(self, call: PendingCall) -> None:
+        """Take a call that was sent; the task raises its failure, if the method does not."""
+        call.handed_on = True
+        if len(self._calls) >= _MANY:
+            self._calls = [one for one in self._calls if not one.done() or one.unseen()]
+        self._calls.append(call)
+
+    def next_left(self) -> PendingCall | None:
+        """The first call that is not done, or whose failure nobody has taken; None if the task can end."""
+        while self._calls and self._calls[0].done() and not self._calls[0].unseen():
+            del self._calls[0]
+        return self._calls[0] if self._calls else None
+
+    def wait(self) -> None:
+        """Wait until all are done; the time limits of the calls themselves free it.
+
+        Raises:
+            TwinkleError: The first failure that nobody has taken.
+        """
+        while (call := self.next_left()) is not None:
+            call.wait()
 
 
-AWAITED: WeakKeyDictionary[Task[Any], AwaitedCalls] = WeakKeyDictionary()
+_MANY = 256
+CALLS: ContextVar[TaskCalls | None] = ContextVar("twinkle_task_calls", default=None)
+"""The calls of the task that runs here; None outside of tasks."""
+
+
+def running_worker() -> Worker | None:
+    """The worker that runs the current task; None on the driver."""
+    return RUNNING.get()
 
 
 def between_awaits(function: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
     from types import ModuleType
 
 DRAIN_SECONDS = 60.0
@@ -22,14 +23,11 @@ class ServeOptions:
 
     host: str
     port: int
-    token: str | Mapping[str, str] | None
+    token: str | Mapping[str, str] | Path | None
     tls: tuple[str, str] | None
     max_body: int
     lease: float
     insecure: bool
-    hosts: Iterable[str]
-    quota: Mapping[str, int] | None
-    metrics_of_all: str | None
 
 
 class Server(ABC):
@@ -67,36 +65,29 @@ class Server(ABC):
 
 
 def serve(
-    classes: Iterable[type],
+    classes: Iterable[object],
     *,
     host: str = "127.0.0.1",
     port: int = 8765,
-    token: str | Mapping[str, str] | None = None,
+    token: str | Mapping[str, str] | Path | None = None,
     tls: tuple[str, str] | None = None,
     max_body: int = 4 << 30,
     lease: float = 60.0,
     insecure: bool = False,
-    hosts: Iterable[str] = (),
-    quota: Mapping[str, int] | None = None,
-    metrics_of_all: str | None = None,
 ) -> Server:
     """Serve remote classes of the running session over HTTP, in a thread of this process.
 
     Args:
-        classes: Remote classes that clients may build and call; nothing else can be reached.
+        classes: Remote classes that clients may build and call, and components of this session that they may call, by
+            the same `instance_id=`; nothing else can be reached.
         host: Address to bind; an address other than loopback needs `tls` or `insecure`.
         port: Port; 0 for any free one.
-        token: The token of the clients, or one for each tenant by name. With None, a token is made and shown once on
-            standard error.
+        token: The token of the clients, one for each tenant by name, or the path of a file of them, as `twinkle serve
+            --token-file` reads it. With None it is that of TWINKLE_TOKEN, or is made and shown once on standard error.
         tls: Files of the certificate and of its key.
         max_body: Bytes of one request, at or above 1024.
         lease: Seconds without a sign of life after which a client loses its components and results, above 0.
         insecure: Allow plain HTTP beyond this machine: anyone who sees the traffic has the token.
-        hosts: More Host headers to accept, such as those of a proxy in front of the server.
-        quota: Limits for one token, over all its clients: "components" (1000), "calls" in flight (4096), "results" in
-            use (200,000), and "bytes" of these (2**38).
-        metrics_of_all: The tenant whose `/metrics` has the metrics of all tenants; others see their own. With one token
-            for all clients, it sees all.
 
     Returns:
         The server; it runs until it is closed.
@@ -106,28 +97,11 @@ def serve(
         BackendError: The address is not loopback, and there is neither `tls` nor `insecure`; or it is in use; or
             twinkle-http is not installed.
         ValueError: A token or another option is not valid.
-        TypeError: A class is no remote class.
+        TypeError: One is neither a remote class nor a component.
     """
-    options = ServeOptions(host, port, token, tls, max_body, lease, insecure, hosts, quota, metrics_of_all)
+    options = ServeOptions(host, port, token, tls, max_body, lease, insecure)
     started: Server = _twinkle_http("serve").serve(classes, options)
     return started
-
-
-def stub_of(address: str, token: str, *, tls: str | None = None, insecure: bool = False) -> str:
-    """The source of a stub of the classes that a server serves.
-
-    Args:
-        address: URL of the server.
-        token: Its token.
-        tls: File with the certificates to trust; None for those of the system.
-        insecure: Plain HTTP beyond this machine is accepted.
-
-    Raises:
-        TwinkleError: The server cannot be reached, refuses the request, or describes its classes wrongly; or
-            twinkle-http is not installed.
-    """
-    text: str = _twinkle_http("stub_of").stub_of(address, token, tls=tls, insecure=insecure)
-    return text
 
 
 def _twinkle_http(what: str) -> ModuleType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 HEAD_PORT = 6379
 _RAY = (str(Path(sysconfig.get_path("scripts")) / "ray"),)
-_FORKING = (sys.executable, "-m", "twinkle_ray.forkserver")
 _NO_LOGS = "--include-log-monitor=false"  # workers print nothing, and the process costs half a second
 _STARTED = "Ray runtime started."
 _SECONDS = 180.0  # for all nodes; a quiet machine needs ten
@@ -31,7 +29,12 @@ def environment(hosts: Hosts, token: str) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": str(hosts.folder),
         "RAY_worker_niceness": "5",
-        "TWINKLE_FORKSERVER_MODULES": "",  # few workers here import torch
+        "PYTHONHASHSEED": "0",  # workers need no runtime environment
+        # As the page on limits says: a host that does not answer is lost after some 10 s, not after a minute.
+        "RAY_health_check_initial_delay_ms": "1000",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "2000",
+        "RAY_health_check_failure_threshold": "3",
     }
 
 
@@ -80,8 +83,7 @@ def _start(
             if name not in starting:
                 own = [f"--node-ip-address={hosts.addresses[name]}", f'--resources={{"{name}": {amount}}}']
                 started = [*how, *own, "--num-cpus=1", "--disable-usage-stats", _NO_LOGS, "--block"]
-                # Users have both: workers of the head are started one by one, those of the other nodes are forks.
-                command = [*(_RAY if "--head" in how else _FORKING), "start", *started]
+                command = [*_RAY, "start", *started]
                 starting[name] = hosts.start(name, *command, output=log, environment={**os.environ, **variables})
             elif _STARTED in log.read_text():
                 del missing[name]

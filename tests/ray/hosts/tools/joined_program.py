@@ -48,9 +48,12 @@ JOINED = """
 
     @twinkle.remote_class()
     class Part(Rank):
+        whole = None
+
         def weights(self):
             if self.size == 2:
-                self.whole = torch.zeros(ROWS, COLUMNS)
+                if self.whole is None:
+                    self.whole = torch.zeros(ROWS, COLUMNS)
                 return {"w": self.whole}
             rows = ROWS // self.size
             first = self.rank * rows
@@ -99,7 +102,7 @@ JOINED = """
         return {"moves": told.moves, "text": str(told)}
 
     def loaded():
-        loader = DataLoader(list(range(26)), batch_size=12, tail="short", device_mesh=wide_mesh, remote_group="wide")
+        loader = DataLoader(list(range(26)), batch_size=12, drop_last=False, device_mesh=wide_mesh, remote_group="wide")
         return [far.same(batch).result() for batch in loader]
 
     def synced():
@@ -141,8 +144,6 @@ JOINED = """
             if work is counted:
                 time.sleep(1.0)
             report(name, work)
-        wait_for("PARTED?")
-        report("PARTED", handed)
         wait_for("QUICK?")
         report("KILLED", lambda: twins.work(600.0, killed=1).result())
         made = far.make(list(range(ROWS)))

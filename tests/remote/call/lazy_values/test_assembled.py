@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
     CallTimeoutError,
-    DispatchError,
     Lazy,
     NotInitializedError,
     Replicate,
@@ -222,8 +221,9 @@ def test_what_is_no_rows_of_a_call_is_refused(makers: tuple[Maker, Maker]) -> No
         assemble([rows(made, 2, 0, 1)])
     with pytest.raises(ValueError, match="has no rows"):
         assemble([rows(number, 0, 0, 1)])
-    with pytest.raises(DispatchError, match="tuple of columns"):
-        assemble([rows(submit(two.columns, [1, 2]), 0, 0, 1)])
+    parts = submit(two.columns, [1, 2])
+    parts.wait()
+    assert assemble([rows(parts, 1, 0, 1)]).result() == tuple(part[1:] for part in parts.result())
     assert assemble([rows(made, 0, 0, 0)]).result() == []
 
 

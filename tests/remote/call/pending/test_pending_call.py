@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.subjects.coroutines import Asks
 from tests.remote.made_calls import made_call
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import CallTimeoutError, RemoteCallError, get, on, remote_class, remote_function, session, submit
-from twinkle_remote.backends.thread_reply import ThreadReply
 from twinkle_remote.call.lazy_values.lazy import call_of
+from twinkle_remote.call.pending import pending_call
 from twinkle_remote.call.pending.pending_call import PendingCall
-from twinkle_remote.call.sent_tasks import SentTasks
-from twinkle_remote.conformance.subjects.coroutines import Asks
+from twinkle_remote.call.send import SentTasks
+from twinkle_remote.protocol.backend import Reply
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
 from twinkle_remote.protocol.spec import FunctionSpec
@@ -27,26 +29,34 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def pending(name: str, replies: Sequence[ThreadReply], sources: Sequence[PendingCall] = ()) -> PendingCall:
+@remote_class()
+class Waits:
+    @remote_function(dispatch="all", collect="first")
+    def rest(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+
+def pending(name: str, replies: Sequence[Reply], sources: Sequence[PendingCall] = ()) -> PendingCall:
     """A call whose replies the test completes."""
     runtime = running()
     record, group = CallRecord(name, "two", len(replies)), runtime.backend.group("two")
     made = made_call(name, FunctionSpec(), [reply.rank for reply in replies])
-    call = PendingCall(runtime, made, SentTasks(made, group, replies), record, sources)
-    call.held = True
+    call = PendingCall(runtime, made, SentTasks(made, group, replies), record, sources, held=True)
+    call.listen()
     return call
 
 
-def failed(reply: ThreadReply, *, upstream: bool) -> None:
+def failed(reply: Reply, *, upstream: bool) -> None:
     """Complete a reply with a failure."""
     failure = Failure("two[0/2]", "node", "KeyError", "'x'", upstream=upstream)
-    reply.complete(Outcome(reply.rank, failure=failure))
+    reply.answer(Outcome(reply.rank, failure=failure))
 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("seconds", [0.0, 0.2])
 def test_the_cause_may_arrive_after_what_follows_from_it(seconds: float) -> None:
-    ours, theirs = [ThreadReply(0), ThreadReply(1)], [ThreadReply(0), ThreadReply(1)]
+    ours, theirs = [Reply(0), Reply(1)], [Reply(0), Reply(1)]
     source = pending("Rows.fail", theirs)
     call = pending("Rows.take", ours, [source])
     failed(ours[0], upstream=True)
@@ -60,7 +70,7 @@ def test_the_cause_may_arrive_after_what_follows_from_it(seconds: float) -> None
 
 @pytest.mark.usefixtures("threads")
 def test_a_failure_of_its_own_waits_for_no_source() -> None:
-    ours, theirs = [ThreadReply(0)], [ThreadReply(0)]
+    ours, theirs = [Reply(0)], [Reply(0)]
     source = pending("Rows.fail", theirs)
     call = pending("Rows.take", ours, [source])
     failed(ours[0], upstream=False)
@@ -69,6 +79,24 @@ def test_a_failure_of_its_own_waits_for_no_source() -> None:
     failed(theirs[0], upstream=False)
     assert source.done() and source.unseen()
     source.seen = True  # so that the end of the session does not tell it
+
+
+@pytest.mark.usefixtures("threads")
+def test_who_finds_a_call_done_at_any_step_finds_its_failure() -> None:
+    ours = [Reply(0)]
+    call, silent = pending("Rows.fail", ours), list[bool]()
+
+    def look(*_: object) -> Any:
+        silent.append(call.done() and not call.failed())
+        return look
+
+    sys.settrace(look)
+    try:
+        failed(ours[0], upstream=False)
+    finally:
+        sys.settrace(None)
+    assert call.failed() and not any(silent)
+    call.seen = True  # so that the end of the session does not tell it
 
 
 @remote_class()
@@ -187,7 +215,7 @@ def test_a_late_call_that_has_ended_meanwhile_tells_what_its_workers_raised() ->
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("steps", ["see cancel", "cancel see", "cancel", "see cancel cancel", "cancel see cancel"])
 def test_a_failure_that_a_caller_has_counts_as_seen_though_the_call_was_cancelled(steps: str) -> None:
-    replies = [ThreadReply(0), ThreadReply(1)]
+    replies = [Reply(0), Reply(1)]
     call = pending("Rows.fail", replies)
     failed(replies[0], upstream=False)
     for step in steps.split():
@@ -199,3 +227,14 @@ def test_a_failure_that_a_caller_has_counts_as_seen_though_the_call_was_cancelle
     failed(replies[1], upstream=False)
     assert call.done() and call.unseen() == (steps == "cancel")
     call.seen = True
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_long_wait_says_once_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pending_call, "SLOW_SECONDS", 0.1)
+    asks = on("two").create(Waits)
+    assert get(asks.rest(0.5)) == 0.5
+    (message,) = caplog.messages
+    assert "Waits.rest on two[2] is not done after 0.1 s" in message and "time.sleep(seconds)" in message

@@ -15,8 +15,7 @@ from twinkle_remote.backends.support import publishing
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol import Failure, Outcome
 from twinkle_remote.sessions.telemetry.stats import CallRecord
-from twinkle_remote.sessions.telemetry.timeline import add_calls
-from twinkle_remote.sessions.telemetry.trace import Trace
+from twinkle_remote.sessions.telemetry.timeline import Trace, add_calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,19 +52,6 @@ def lanes(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
     return found
 
 
-def arrows_end(events: Sequence[Event]) -> int:
-    """Check that each arrow leaves one slice and enters one other, as viewers bind it; their number."""
-    slices = [event for event in events if event["ph"] == "X"]
-    begun = [event["id"] for event in events if event["ph"] == "s"]
-    ended = [event["id"] for event in events if event["ph"] == "f"]
-    assert sorted(begun) == sorted(ended) == sorted(set(begun))
-    for arrow in (event for event in events if event["ph"] in "sf"):
-        place = arrow["pid"], arrow["tid"]
-        mine = [one for one in slices if (one["pid"], one["tid"]) == place]
-        assert sum(one["ts"] <= arrow["ts"] < one["ts"] + one["dur"] for one in mine) == 1
-    return len(begun)
-
-
 def names(slices: Sequence[Event]) -> list[str]:
     return [event["name"] for event in slices]
 
@@ -89,9 +75,7 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     failure = Failure("actor[1/2]", "here", "ValueError", "unlucky")
     made.add(
         [
-            Outcome(
-                0, produced=1, fetched=5, fetched_columns={"ids": 3}, started=101.0, seconds=2.0, fetch_seconds=0.25
-            ),
+            Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25),
             Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure),
         ]
     )
@@ -106,18 +90,16 @@ def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     assert (fetch["name"], fetch["ts"], fetch["args"]) == (
         "fetch",
         100_750_000,
-        {"bytes": 5, "by column": {"ids": 3, "(no column)": 2}},
+        {"bytes": 5},
     )
     assert (run["name"], run["ts"], run["dur"]) == ("Actor.update", 101_000_000, 2_000_000)
     assert found["actor: Actor", "actor[1]"][0]["args"] == {"produced": 2, "failed": True}
-    arrows = [event for event in events if event["ph"] in "sf"]
-    assert [(event["ph"], event["id"]) for event in arrows] == [("s", 0), ("s", 1), ("f", 0), ("f", 1)]
 
 
 def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
         sampler = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Sampler)
-        with stream([[0.01] * 12], sampler.sample, sampler.grade, rows=4, ahead=8, chunk=1, at_once=3) as batches:
+        with stream([[0.01] * 12], sampler.sample, sampler.grade, rows=4, ahead=8) as batches:
             for batch in batches:
                 get(batch)
                 began = time.time()
@@ -125,30 +107,15 @@ def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
                 with publishing(sampler, began):
                     pass
         told = json.loads(write_timeline(tmp_path / "calls.json").read_text())["traceEvents"]
-        alone = json.loads(batches.timeline(tmp_path / "stream.json").read_text())["traceEvents"]
-    calls, own = lanes(told), lanes(alone)
-    rows = [f"row {row}" for row in range(12)]
+    calls = lanes(told)
     # A coroutine runs beside a method: where one of them takes the lane, the other gets a second one.
     made = [name for (process, _), slices in calls.items() if process == "two: Sampler" for name in names(slices)]
-    assert sorted(name.removeprefix("Sampler.sample ") for name in made if "sample" in name) == sorted(rows)
-    for stage in ("Sampler.sample", "Sampler.grade"):
-        kept = [slices for (process, _), slices in own.items() if process == f"two: {stage}"]
-        assert sorted(name for slices in kept for name in names(slices)) == sorted(rows)
-    for loop in (
-        own["loop", "steps"],
-        calls["loop over Sampler.grade", "steps"],
-    ):
-        assert names(loop) == ["batch 0", "batch 1", "batch 2"]
-        assert all(event["dur"] >= 9_000 for event in loop)
-        assert [event["args"]["version"] for event in loop] == [0, 1, 2]
-    versions = own["loop", "versions"]
-    assert names(versions) == ["version 1", "version 2", "version 3"]
-    assert all(event["dur"] >= 9_000 for event in versions)
+    assert sum(name.startswith(("Sampler.sample row", "Sampler.sample rows")) for name in made) >= 2
     assert names(calls["driver", "weight syncs"]) == ["weights of two: Sampler"] * 3
 
 
 def check_a_run(mode: Literal["threads", "ray"], folder: Path) -> None:
-    """Calls at once on two components, a hand-over and coroutines: lanes without overlap, arrows with both ends."""
+    """Calls at once on two components, a hand-over and coroutines: lanes without overlap."""
     groups = [DeviceGroup("two", 2, "CPU"), DeviceGroup("one", 1, "CPU")]
     with session(mode, groups=groups):
         sampler = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Sampler)
@@ -162,7 +129,6 @@ def check_a_run(mode: Literal["threads", "ray"], folder: Path) -> None:
     ran = [name for key, slices in found.items() if key[0] != "driver" for name in names(slices) if name != "fetch"]
     assert ran.count("Sampler.sample") == 8 * 2 + 4
     assert ran.count("Sampler.grade") == 4 * 2
-    assert arrows_end(events) >= len(ran)
 
 
 def test_a_run_on_threads_nests_rightly(tmp_path: Path) -> None:

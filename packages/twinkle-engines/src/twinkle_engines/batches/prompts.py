@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twinkle_engines.batches.chats import Template, as_chat
-from twinkle_engines.batches.ends import ends_of
-from twinkle_engines.batches.given import plain_number, rows_of
+from twinkle_engines.batches.chats import Template, as_chat, as_plain, rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PreTrainedTokenizerBase
 
     from twinkle_engines.batches.chats import Chat
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+
+
+def ends_of(tokenizer: PreTrainedTokenizerBase | None, *given: Any) -> list[int]:
+    """The tokens that end an answer: those that are given, then the tokenizer's end, each once.
+
+    Args:
+        tokenizer: The tokenizer, if there is one.
+        given: What generation configs have as `eos_token_id`: an id, several, or None.
+    """
+    own: Any = None if tokenizer is None else tokenizer.eos_token_id
+    found: dict[int, None] = {}
+    for ends in (*given, own):
+        plain = ends.tolist() if hasattr(ends, "tolist") else ends
+        several = plain if isinstance(plain, list | tuple | set) else [plain]
+        found |= {int(end): None for end in several if end is not None}
+    return list(found)
 
 
 def split_columns(prompts: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
@@ -28,10 +45,7 @@ def split_columns(prompts: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any
     rows = rows_of("prompts", prompts)
     for row in rows:
         if isinstance(row, Mapping) and "prompt" not in row:
-            raise ValueError(
-                f'a row is a prompt, or a mapping with a "prompt" and further columns; one has '
-                f"{', '.join(map(str, row)) or 'no key'}"
-            )
+            raise ValueError(f'a row is a prompt, or a mapping with a "prompt" and further columns; one has {[*row]}')
     names = dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row if name != "prompt")
     columns = {str(name): [row.get(name) if isinstance(row, Mapping) else None for row in rows] for name in names}
     return [row["prompt"] if isinstance(row, Mapping) else row for row in rows], columns
@@ -44,11 +58,10 @@ def encoded_rows(rows: Sequence[Any], template: Template | None) -> list[list[in
         TypeError: A prompt is no text, chat or ids.
         ValueError: One has no tokens, or needs a tokenizer where there is none.
     """
-    found = []
-    for row in rows:
-        own = template if template is None else template.of(row)
-        found.append(to_ids(row["prompt"] if isinstance(row, Mapping) else row, own))
-    return found
+    return [
+        to_ids(row["prompt"] if isinstance(row, Mapping) else row, None if template is None else template.of(row))
+        for row in rows
+    ]
 
 
 def to_ids(prompt: Any, template: Template | None) -> list[int]:
@@ -60,21 +73,20 @@ def to_ids(prompt: Any, template: Template | None) -> list[int]:
         TypeError: It is no text, chat or ids.
         ValueError: It has no tokens, or needs a tokenizer where there is none.
     """
-    ids = _given_ids(prompt)
-    if ids is None:
-        chat = None if isinstance(prompt, str) else as_chat(prompt)
-        if not isinstance(prompt, str) and chat is None:
+    chat = None if isinstance(prompt, str) else as_chat(prompt)
+    if chat is None and not isinstance(prompt, str):
+        ids = as_plain(prompt)
+        if not isinstance(ids, list) or any(isinstance(one, bool) or not isinstance(one, int) for one in ids):
             raise TypeError(f"a prompt is a text, a chat or token ids, got {type(prompt).__name__} {prompt!r:.60}")
-        if template is None:
-            raise ValueError("texts and chats need a tokenizer: use tokenizer= of the sampler, or token ids")
-        tokenizer = template.tokenizer
-        if chat is None:
-            ids = text_ids(str(prompt), tokenizer)
-        else:
-            ids = list(tokenizer.encode(chat_text(chat, template), add_special_tokens=False))
+    elif template is None:
+        raise ValueError("texts and chats need a tokenizer: use tokenizer= of the sampler, or token ids")
+    elif chat is None:
+        ids = text_ids(str(prompt), template.tokenizer)
+    else:
+        ids = list(template.tokenizer.encode(chat_text(chat, template), add_special_tokens=False))
     if not ids:
         raise ValueError(f"the prompt {prompt!r:.60} has no tokens: a model continues at least one")
-    return ids
+    return [int(one) for one in ids]
 
 
 def chat_text(chat: Chat, template: Template) -> str:
@@ -84,11 +96,6 @@ def chat_text(chat: Chat, template: Template) -> str:
         ValueError: The last turn is a call of a tool, or the template writes it in another way.
     """
     chat = template.fitted(chat)
-    template.report_left_out(chat, _asked)
-    return _asked(template, chat)
-
-
-def _asked(template: Template, chat: Chat) -> str:
     last = chat[-1]
     if last["role"] != "assistant":
         return template.text(chat, asks=True)
@@ -102,9 +109,6 @@ def _asked(template: Template, chat: Chat) -> str:
     if thoughts is not None or len(chat) == 1:
         return template.text(chat, continues=thoughts or "content")
     return template.text(chat[:-1], asks=True)  # what is empty is no beginning
-
-
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -122,41 +126,3 @@ def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         whole.pop()
     begin = whole[:1]
     return whole[1:] if begin == [tokenizer.bos_token_id] and whole[1:2] == begin else whole
-
-
-def _given_ids(prompt: Any) -> list[int] | None:
-    """The ids of a prompt that is ids, in a tensor, an array, or a list of any whole numbers.
-
-    Raises:
-        TypeError: A tensor or array is not of one dimension, or not of whole numbers.
-    """
-    if isinstance(prompt, str | bytes | Mapping) or getattr(prompt, "shape", None) == ():
-        return None
-    dtype = getattr(prompt, "dtype", None)
-    if dtype is not None and getattr(dtype, "kind", "") != "O":
-        whole = all(isinstance(one, int) and not isinstance(one, bool) for one in prompt.tolist())
-        if len(prompt.shape) != 1 or not whole:
-            raise TypeError(
-                f"token ids are whole numbers in one dimension, got {type(prompt).__name__} of {dtype} with the shape "
-                f"{tuple(prompt.shape)}"
-            )
-        return _within(prompt.tolist())
-    if not isinstance(prompt, Sequence) and not hasattr(prompt, "tolist"):
-        return None
-    ids = [plain_number(one) for one in prompt]
-    if all(isinstance(one, Integral) and not isinstance(one, bool) for one in ids):
-        return _within(ids)
-    return None
-
-
-def _within(ids: list[Any]) -> list[int]:
-    """The ids as Python's numbers.
-
-    Raises:
-        ValueError: One is no number of 64 bits.
-    """
-    found = [int(one) for one in ids]
-    for extreme in (min(found, default=0), max(found, default=0)):
-        if not -(2**63) <= extreme < 2**63:
-            raise ValueError(f"a prompt has the token id {extreme}: use ids of the model's vocabulary")
-    return found

@@ -1,55 +1,45 @@
-"""Rollouts: what a model wrote to prompts, in ragged columns by token."""
+"""Rollouts: what a model wrote to prompts, in ragged columns by token, by sequence and by row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from twinkle_engines.batches.columns import (
-    BY_TOKEN,
-    alike,
+    KNOWN,
+    Column,
     alone,
-    by_sequence,
-    chain,
-    check_alike,
-    counts_of,
-    entries_of,
-    further_columns,
-    is_missing,
-    join_columns,
-    join_flags,
-    join_further,
-    join_tokens,
-    known_columns,
-    take_state,
-    temperatures_of,
-    truncated_flags,
-    without_marks,
+    by_token,
+    count,
+    cut,
+    equal,
+    stored,
 )
-from twinkle_engines.batches.description import rows, sizes
-from twinkle_engines.batches.given import each, instance, listed, row_numbers
-from twinkle_engines.batches.padding import (
-    TEMPERATURES,
-    TRUNCATED,
-    Side,
-    pack_columns,
-    pad_columns,
-    spread,
-    unpack_columns,
-    unpad_columns,
+from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Flat, Padded, Side, fit
+from twinkle_engines.batches.row_operations import (
+    ROWS,
+    check,
+    concat,
+    flat,
+    join,
+    names_of,
+    row_numbers,
+    select,
+    shown,
 )
-from twinkle_engines.batches.rollouts_splitter import OTHERS, RolloutsSplitter, are_same_sequences, leave_out
-from twinkle_mesh import with_known_names
-from twinkle_remote.values import register_splitter
+from twinkle_remote import register_type
+from twinkle_remote.rows import register_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from twinkle_engines.batches.columns import RolloutColumns
+    from twinkle_engines.batches.columns import By
 
 
 @dataclass(init=False, repr=False, eq=False, frozen=True)
@@ -57,34 +47,46 @@ class Rollouts:
     """Sequences of tokens, in rows: a row is a prompt with the `counts[i]` sequences that were made of it.
 
     It is a value: operations return new ones, which share memory with it. It has rows for `slice_dp` and "flatten".
+    Invariant, which the constructor enforces: each column has an entry for each of its tokens, sequences or rows. Each
+    column is also an attribute by its name, such as `logprobs`: a list with an entry for each sequence, or row.
 
     Attributes:
-        tokens: Each column by token, of all sequences one after the other, 1-D.
+        tokens: Each column by token, of all sequences one after the other: any value with as many rows.
+        sequences: Each column by sequence: `completions` (texts), `finish` ("stop" or "length"), `temperatures` (at
+            which each was drawn; greedy: 1), `truncated_sampling` (whether it was drawn from a part of the tokens, by
+            top_k, top_p or min_p; left out where none was), and others.
+        rows: Each column by row: `prompts`, and others.
         lengths: Tokens of each sequence, at or above 0.
         counts: Sequences of each row, at or above 0.
-        columns: Further columns, with one entry a row.
-        prompts: The prompt of each row, or None.
-        completions: The text of each sequence, or None.
-        finish: Why each sequence ended, "stop" or "length", or None.
-        temperatures: The temperature at which each sequence was drawn (greedy: 1), to which `logprobs` belong; or None.
-        truncated_sampling: Whether each was drawn from a part of the tokens (top_k, top_p, min_p); None where none was.
     """
 
-    tokens: dict[str, torch.Tensor]
+    tokens: dict[str, Any]
+    sequences: dict[str, Any]
+    rows: dict[str, Any]
     lengths: list[int]
     counts: list[int]
-    columns: dict[str, list[Any]]
-    prompts: list[Any] | None
-    completions: list[Any] | None
-    finish: list[str] | None
-    temperatures: list[float] | None
-    truncated_sampling: list[bool] | None
 
-    @with_known_names
+    mask = Column[Tensor]()
+    logprobs = Column[Tensor]()
+    ref_logprobs = Column[Tensor]()
+    rewards = Column[Tensor]()
+    advantages = Column[Tensor]()
+    versions = Column[Tensor]()
+    values = Column[Tensor]()
+    returns = Column[Tensor]()
+    proximal = Column[Tensor]()
+    teacher = Column[Tensor]()
+    completions = Column[Any]()
+    finish = Column[str]()
+    temperatures = Column[float]()
+    truncated_sampling = Column[bool]()
+    prompts = Column[Any]()
+
     def __init__(
         self,
         ids: Sequence[Any],
         mask: Sequence[Any] | None = None,
+        *,
         logprobs: Sequence[Any] | None = None,
         temperatures: Sequence[float] | None = None,
         ref_logprobs: Sequence[Any] | None = None,
@@ -92,13 +94,17 @@ class Rollouts:
         advantages: Sequence[Any] | None = None,
         versions: Sequence[Any] | None = None,
         counts: Sequence[int] | None = None,
-        columns: Mapping[str, Sequence[Any]] | None = None,
+        columns: Mapping[str, Any] | None = None,
         prompts: Sequence[Any] | None = None,
         completions: Sequence[Any] | None = None,
         finish: Sequence[str] | None = None,
         truncated_sampling: Sequence[bool] | None = None,
+        values: Sequence[Any] | None = None,
+        returns: Sequence[Any] | None = None,
+        proximal: Sequence[Any] | None = None,
+        teacher: Sequence[Any] | None = None,
     ) -> None:
-        """Make rollouts of columns, which are copied; tensors keep their dtype and device.
+        """Make rollouts of columns, which are copied; tensors keep their device. `with_column` adds others.
 
         Args:
             ids: The tokens of each sequence, prompt included: 1-D tensors, arrays or lists.
@@ -111,75 +117,138 @@ class Rollouts:
             advantages: As long as the ids; or one number a sequence, which then stands at each token.
             versions: Version of the weights that wrote each token; or one a sequence.
             counts: Sequences of each row; None for one sequence in each row.
-            columns: Further columns by name, with one entry a row.
+            columns: Further columns by row, by name.
             prompts: One a row.
             completions: One a sequence.
             finish: One a sequence, "stop" or "length".
             truncated_sampling: One flag a sequence: it was drawn from a part of the tokens. None is False.
+            values: A critic's values, as long as the ids.
+            returns: What the critic is to predict, as long as the ids.
+            proximal: Log-probabilities of the policy before its steps on this batch.
+            teacher: Those of a teacher.
 
         Raises:
-            ValueError: Lengths disagree, or a temperature is not above 0.
+            ValueError: Lengths disagree, a mask has other numbers than 0 and 1, or a temperature is not above 0.
         """
-        given = dict(zip(BY_TOKEN, (ids, mask, logprobs, ref_logprobs, rewards, advantages, versions), strict=True))
-        ids = listed("ids", ids, "sequence")
-        tokens = {"ids": join_tokens("ids", ids, None)}
         lengths = [len(sequence) for sequence in ids]
-        tokens |= {name: join_tokens(name, v, lengths) for name, v in given.items() if v is not None and name != "ids"}
-        own = counts_of(counts, len(lengths))
-        self._fill(
-            tokens,
-            lengths,
-            own,
-            further_columns(columns, len(own)),
-            entries_of("prompts", prompts, len(own), "row"),
-            entries_of("completions", completions, len(lengths), "sequence"),
-            entries_of("finish", finish, len(lengths), "sequence"),
-            temperatures_of(entries_of("temperatures", temperatures, len(lengths), "sequence")),
-            truncated_flags(truncated_sampling, len(lengths)),
-        )
+        empty = self._fill({}, {}, {}, lengths, [1] * len(lengths) if counts is None else [int(one) for one in counts])
+        given = {"ids": ids, "mask": mask, "logprobs": logprobs, "ref_logprobs": ref_logprobs, "rewards": rewards}
+        given |= {"advantages": advantages, "versions": versions, "values": values, "returns": returns}
+        given |= {"proximal": proximal, "teacher": teacher, "prompts": prompts, "completions": completions}
+        given |= {"finish": finish, TEMPERATURES: temperatures, TRUNCATED: truncated_sampling}
+        made = empty._with({name: column for name, column in given.items() if column is not None}, columns or {})
+        vars(self).update(vars(made))
+
+    @staticmethod
+    def built(*fields: Any) -> Rollouts:
+        """Rollouts of the values of all fields, which are not looked at."""
+        return object.__new__(Rollouts)._fill(*fields)
 
     def _fill(self, *values: Any) -> Rollouts:
         for name, value in zip(Rollouts.__dataclass_fields__, values, strict=True):
             object.__setattr__(self, name, value)
         return self
 
+    def _with(self, known: Mapping[str, Any], columns: Mapping[str, Any]) -> Rollouts:
+        """The same with other columns by their known names (None takes one off), and further ones by row."""
+        tokens, sequences = dict(self.tokens), dict(self.sequences)
+        if hidden := [name for name in columns if name in KNOWN]:
+            raise ValueError(f"columns= has {hidden[0]}, which is a column of its own: use {hidden[0]}=")
+        rows = {**self.rows, **{name: stored(one) for name, one in columns.items()}}
+        for name, column in known.items():
+            place = {"token": tokens, "sequence": sequences, "row": rows}[KNOWN[name]]
+            if column is None:
+                place.pop(name, None)
+            elif KNOWN[name] == "token":
+                place[name] = by_token(name, column, self.lengths)
+            else:
+                kind: Any = {TEMPERATURES: float, TRUNCATED: bool}.get(name)
+                place[name] = list(column) if kind is None else [kind(one) for one in column]
+        made = Rollouts.built(tokens, sequences, rows, self.lengths, self.counts)
+        check(made)
+        if not any(sequences.get(TRUNCATED, ())):
+            sequences.pop(TRUNCATED, None)
+        return made
+
+    def all_columns(self, by: By) -> dict[str, Any]:
+        """The columns by token, by sequence or by row, by name."""
+        return {"token": self.tokens, "sequence": self.sequences, "row": self.rows}[by]
+
     @property
-    def ids(self) -> list[torch.Tensor]:
+    def ids(self) -> list[Tensor]:
         """The tokens of each sequence."""
         return list(torch.split(self.tokens["ids"], self.lengths))
 
     @property
-    def mask(self) -> list[torch.Tensor] | None:
-        """For each sequence, the tokens that count: those that the model wrote."""
-        return self._column("mask")
+    def columns(self) -> dict[str, Any]:
+        """The further columns by row, without the prompts."""
+        return {name: column for name, column in self.rows.items() if name != "prompts"}
 
-    @property
-    def logprobs(self) -> list[torch.Tensor] | None:
-        """For each sequence, the log-probabilities of the model that wrote it."""
-        return self._column("logprobs")
+    def column(self, name: str) -> list[Any]:
+        """A column by its name: a list with an entry for each sequence (by token: its values), or for each row.
 
-    @property
-    def ref_logprobs(self) -> list[torch.Tensor] | None:
-        """For each sequence, the log-probabilities of a reference model."""
-        return self._column("ref_logprobs")
+        Raises:
+            KeyError: There is no such column; the error names those that are there.
+        """
+        if name in self.tokens:
+            if isinstance(values := self.tokens[name], Tensor):
+                return list(torch.split(values, self.lengths))
+            ends = [0, *accumulate(self.lengths)]
+            return [cut(values, start, stop) for start, stop in pairwise(ends)]
+        for found in (self.sequences, self.rows):
+            if name in found:
+                column = found[name]
+                is_plain = isinstance(column, list | Tensor | np.ndarray)
+                return list(column) if is_plain else [cut(column, i, i + 1) for i in range(count(column) or 0)]
+        raise KeyError(f"there is no column {name!r}, but {', '.join(names_of(self))}")
 
-    @property
-    def rewards(self) -> list[torch.Tensor] | None:
-        """For each sequence, the reward at each token; their sum is the sequence's."""
-        return self._column("rewards")
+    def with_column(self, name: str, values: Any, by: By = "token") -> Rollouts:
+        """The same rollouts with one more column, which goes where its rows go; one of that name gives way.
 
-    @property
-    def advantages(self) -> list[torch.Tensor] | None:
-        """For each sequence, the advantage of each token."""
-        return self._column("advantages")
+        Args:
+            name: Its name.
+            values: By token: for each sequence a value with as many rows as it has tokens, such as a tensor [tokens,
+                ...] or a list. By sequence and by row: a value with as many rows as there are sequences, or rows.
+            by: What has an entry in it: "token", "sequence" or "row".
 
-    @property
-    def versions(self) -> list[torch.Tensor] | None:
-        """For each sequence, the version of the weights that wrote each token."""
-        return self._column("versions")
+        Raises:
+            ValueError: Lengths disagree, the name is that of a known column with other entries, or `by` is another
+                word.
+        """
+        if by not in ("token", "sequence", "row") or KNOWN.get(name, by) != by:
+            raise ValueError(
+                f"the column {name!r} has an entry by {KNOWN.get(name, 'token, sequence or row')}, not {by!r}"
+            )
+        if name in KNOWN:
+            return self._with({name: values}, {})
+        places = {one: {**self.all_columns(one)} for one in cast("tuple[By, ...]", ("token", "sequence", "row"))}
+        for place in places.values():
+            place.pop(name, None)
+        if by == "token":
+            places[by][name] = by_token(name, values, self.lengths)
+        else:
+            column, size = stored(values), len(self.lengths) if by == "sequence" else len(self.counts)
+            if count(column) != size:
+                raise ValueError(f"{name} has {count(column)} entries, but there are {size} {by}s: one for each")
+            places[by][name] = column
+        return Rollouts.built(*places.values(), self.lengths, self.counts)
 
-    def _column(self, name: str) -> list[torch.Tensor] | None:
-        return by_sequence(self.tokens.get(name), self.lengths)
+    def replace(self, **columns: Any) -> Rollouts:
+        """The same rollouts with other columns; None takes a column off. Arguments as for the constructor.
+
+        Raises:
+            TypeError: A name is none of the known ones: `with_column` takes others.
+            ValueError: Lengths disagree.
+        """
+        given = dict(columns)
+        if strange := given.keys() - {*KNOWN, "counts", "columns"}:
+            raise TypeError(f"replace() takes the known columns, and {min(strange)!r} is none: use with_column()")
+        ids, rows = given.get("ids"), given.pop("columns", self.columns) or {}
+        lengths = self.lengths if ids is None else [len(one) for one in ids]
+        counts = self.counts if given.get("counts") is None else [int(one) for one in given["counts"]]
+        given.pop("counts", None)
+        kept = {name: column for name, column in self.rows.items() if name in KNOWN}
+        return Rollouts.built(self.tokens, self.sequences, kept, lengths, counts)._with(given, rows)
 
     @cached_property
     def _starts(self) -> tuple[list[int], list[int]]:
@@ -190,16 +259,8 @@ class Rollouts:
         """Number of rows."""
         return len(self.counts)
 
-    @overload
-    def __getitem__(self, key: int) -> Rollouts: ...
-    @overload
-    def __getitem__(self, key: slice) -> Rollouts: ...
-    @overload
-    def __getitem__(self, key: Sequence[int]) -> Rollouts: ...
     def __getitem__(self, key: int | slice | Sequence[int]) -> Rollouts:
         """Rows: of a slice as views, of a list of row numbers as copies, of one number as rollouts of one row.
-
-        Numbers may be those of numpy and torch too, as `argsort` gives them.
 
         Raises:
             IndexError: There is no such row.
@@ -209,9 +270,9 @@ class Rollouts:
             chosen = range(len(self))[key]
             whole = chosen.step == 1
             return self._rows(chosen.start, max(chosen.start, chosen.stop)) if whole else self[list(chosen)]
-        rows = row_numbers(key, len(self))
-        if isinstance(rows, int):
-            return self._rows(rows, rows + 1)
+        rows, is_one = row_numbers(key, len(self))
+        if is_one:
+            return self._rows(rows[0], rows[0] + 1)
         return Rollouts.concat([self._rows(row, row + 1) for row in rows]) if rows else self[:0]
 
     def __iter__(self) -> Iterator[Rollouts]:
@@ -222,79 +283,46 @@ class Rollouts:
         sequences, tokens = self._starts
         first, last = sequences[start], sequences[stop]
         begin, end = tokens[first], tokens[last]
-        lengths, flags = self.lengths[first:last], self.truncated_sampling
-        return object.__new__(Rollouts)._fill(
-            {name: values[begin:end] for name, values in self.tokens.items()},
-            lengths,
+        by_sequence = {name: cut(column, first, last) for name, column in self.sequences.items()}
+        if not any(by_sequence.get(TRUNCATED, ())):
+            by_sequence.pop(TRUNCATED, None)
+        return Rollouts.built(
+            {name: cut(column, begin, end) for name, column in self.tokens.items()},
+            by_sequence,
+            {name: cut(column, start, stop) for name, column in self.rows.items()},
+            self.lengths[first:last],
             self.counts[start:stop],
-            {name: column[start:stop] for name, column in self.columns.items()},
-            None if self.prompts is None else self.prompts[start:stop],
-            *[None if one is None else one[first:last] for one in (self.completions, self.finish, self.temperatures)],
-            join_flags([None if flags is None else flags[first:last]], [last - first]),
         )
 
     @staticmethod
     def concat(parts: Iterable[Rollouts]) -> Rollouts:
         """The rows of all parts, one after the other; parts without rows may have other columns.
 
-        A further column (`columns`) that a part has not, as of rows of another source, is None in its rows.
+        A further column by row that a part has not, as of rows of another source, is None in its rows.
 
-        Raises:
-            ValueError: There is no part, or one has a column by token or sequence, or prompts, that another has not.
+        ValueError: there is no part, or one has a column by token or sequence, or prompts, that another has not.
         """
-        every = [instance(Rollouts, "a part", part) for part in each("parts", parts)]
-        if not every:
-            raise ValueError("no parts: rollouts of no rows take their columns from a part, such as rollouts[:0]")
-        used = [part for part in every if len(part)] or every[:1]
-        if len(used) == 1:
-            return used[0]
-        check_alike(
-            [[name for name in OTHERS if name != TRUNCATED if getattr(part, name) is not None] for part in used]
-        )
-        return object.__new__(Rollouts)._fill(
-            join_columns([part.tokens for part in used]),
-            [n for part in used for n in part.lengths],
-            [n for part in used for n in part.counts],
-            join_further([part.columns for part in used], list(map(len, used))),
-            *[chain([getattr(part, name) for part in used]) for name in _ALIKE],
-            join_flags([part.truncated_sampling for part in used], [len(part.lengths) for part in used]),
-        )
+        return concat(list(parts))
 
-    def replace(self, **columns: Unpack[RolloutColumns]) -> Rollouts:
-        """The same rollouts with other columns; None takes a column off. Arguments as for the constructor.
+    def flat(self, device: torch.device | None = None) -> Flat:
+        """The columns by the names of models, on a device; what is one a sequence stands at each token."""
+        return flat(self, device)
 
-        Raises:
-            ValueError: Lengths disagree.
-        """
-        given: dict[str, Any] = {name: self._column(name) for name in BY_TOKEN}
-        given |= {name: getattr(self, name) for name in ("counts", "columns", *OTHERS)}
-        given, marks = without_marks({**given, **columns})
-        return leave_out(Rollouts(**given), marks)
-
-    def pad(self, side: Side = "right", pad_id: int = 0) -> dict[str, torch.Tensor]:
-        """Every column as a rectangle [sequences, longest], 0 where there is no token (a temperature: 1).
+    def pad(self, side: Side = "right", pad_id: int = 0) -> Padded:
+        """Every column as a rectangle [sequences, longest, ...], 0 where there is no token (a temperature: 1).
 
         Args:
             side: Where the padding is, "left" or "right".
             pad_id: Stands in `input_ids` where there is no token.
 
         Returns:
-            `input_ids`, `attention_mask`, `position_ids` (0 at each first token), and the other columns by name.
+            `input_ids`, `attention_mask`, `position_ids` (0 at each first token), and the other columns by name: those
+            by sequence and by row with an entry for each sequence. What is no numbers is a list by sequence.
         """
-        return pad_columns(self._by_token(), self.lengths, side, pad_id)
+        made = self.flat().padded(range(len(self.lengths)), side, pad_id)
+        return {**made, "position_ids": (made["attention_mask"].cumsum(1) - 1).clamp(min=0) * made["attention_mask"]}
 
-    def unpad(self, mapping: Mapping[str, torch.Tensor]) -> Rollouts:
-        """These rollouts with the columns of a mapping such as `pad` makes, which may have further ones.
-
-        Args:
-            mapping: `attention_mask`, and columns by token of the same shape.
-
-        Raises:
-            ValueError: It is of other sequences.
-        """
-        return self._with_tokens(unpad_columns(mapping, self.lengths))
-
-    def pack(self, length: int) -> list[dict[str, torch.Tensor]]:
+    def pack(self, length: int) -> list[Padded]:
         """All sequences in few mappings of at most `length` tokens, each of the shape [1, tokens] without padding.
 
         Args:
@@ -302,62 +330,25 @@ class Rollouts:
 
         Returns:
             `input_ids`, `position_ids` (0 at each first token), `sequence_ids` (which sequence a token belongs to), and
-            the other columns by name. There is no attention mask: Transformers reads the borders off the positions.
+            the other columns by name, as of `pad`. There is no attention mask: Transformers reads the borders off the
+            positions.
 
         Raises:
             ValueError: A sequence is longer than that.
         """
-        return pack_columns(self._by_token(), self.lengths, length)
-
-    def unpack(self, mappings: Iterable[Mapping[str, torch.Tensor]]) -> Rollouts:
-        """These rollouts with the columns of packs such as `pack` makes, which may have further ones.
-
-        Args:
-            mappings: All packs, in any order, each with `position_ids` and `sequence_ids`.
-
-        Raises:
-            ValueError: They do not hold each token of these rollouts once.
-        """
-        return self._with_tokens(unpack_columns(mappings, self.lengths))
-
-    def _by_token(self) -> dict[str, torch.Tensor]:
-        """The columns by token, and what is one a sequence and read by token."""
-        found, device = dict(self.tokens), self.tokens["ids"].device
-        for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
-            if (each := getattr(self, name)) is not None:
-                found[name] = each if is_missing(each) else spread(each, self.lengths, dtype).to(device)
-        return found
-
-    def _with_tokens(self, fresh: Mapping[str, torch.Tensor]) -> Rollouts:
-        rest = [getattr(self, name) for name in ("lengths", "counts", "columns", *OTHERS)]
-        return object.__new__(Rollouts)._fill({**self.tokens, **fresh}, *rest)
+        columns = self.flat()
+        return [columns.packed(pack) for pack in fit(self.lengths, length)]
 
     @staticmethod
     def join(parts: Sequence[Rollouts]) -> Rollouts:
         """The columns of all parts, of the same sequences; a later part wins a name. ValueError: of other sequences."""
-        first = parts[0]
-        for part in parts[1:]:
-            if not are_same_sequences(first, part):
-                raise ValueError("the rollouts have other sequences: use parts of the same rows, in the same order")
-        tokens = {name: column for part in parts for name, column in part.tokens.items()}
-        columns = {name: column for part in parts for name, column in part.columns.items()}
-        last = [[getattr(part, name) for part in parts if getattr(part, name) is not None] for name in OTHERS]
-        rest = [found[-1] if found else None for found in last]
-        return object.__new__(Rollouts)._fill(tokens, first.lengths, first.counts, columns, *rest)
+        return join(parts)
 
     def select(self, names: Collection[object]) -> Rollouts:
-        """The same rows with these columns, by token, by sequence or by row; `ids` and `counts` stay.
+        """The same rows with these columns; `ids` and `counts` stay. ValueError: there is no such column."""
+        return select(self, names)
 
-        Raises:
-            ValueError: There is no such column.
-        """
-        names = known_columns(names, RolloutsSplitter().columns(self))
-        tokens = {name: column for name, column in self.tokens.items() if name in names or name == "ids"}
-        columns = {name: column for name, column in self.columns.items() if name in names}
-        rest = [getattr(self, name) if name in names else None for name in OTHERS]
-        return object.__new__(Rollouts)._fill(tokens, self.lengths, self.counts, columns, *rest)
-
-    def sequence_rewards(self) -> torch.Tensor:
+    def sequence_rewards(self) -> Tensor:
         """The reward of each sequence, the sum over its tokens: [sequences].
 
         Raises:
@@ -369,32 +360,41 @@ class Rollouts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns by token."""
-        return sum(values.nbytes for values in self.tokens.values() if not is_missing(values))
+        """Bytes of the tensors and arrays by token."""
+        return sum(getattr(values, "nbytes", 0) for values in self.tokens.values())
 
     def groups(self) -> list[range]:
         """The sequences of each row."""
-        return [range(end - count, end) for count, end in zip(self.counts, accumulate(self.counts), strict=True)]
+        return [range(end - size, end) for size, end in zip(self.counts, accumulate(self.counts), strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
         # a view is pickled with the whole memory that it is a view of
         fields = {name: getattr(self, name) for name in Rollouts.__dataclass_fields__}
-        return {**fields, "tokens": {name: alone(values) for name, values in self.tokens.items()}}
+        for name in ("tokens", "sequences", "rows"):
+            fields[name] = {key: alone(column) for key, column in fields[name].items()}
+        return fields
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._fill(*[state[name] for name in Rollouts.__dataclass_fields__])
+        check(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Rollouts:
+        """Rollouts of the values of all fields by name, as they travel over HTTP."""
+        made = object.__new__(cls)
+        made.__setstate__(state)
+        return made
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rollouts):
             return NotImplemented
-        return all(alike(getattr(self, name), getattr(other, name)) for name in Rollouts.__dataclass_fields__)
+        return all(equal(getattr(self, name), getattr(other, name)) for name in Rollouts.__dataclass_fields__)
 
-    __setstate__ = take_state
     __hash__ = None  # type: ignore[assignment]  # as every value that is compared by tensors
 
     def __repr__(self) -> str:
-        there = f"columns: {', '.join([*self.tokens, *self.columns])}"
-        head = ", ".join([*sizes(self.tokens, self.lengths, self.counts, self.finish), there])
-        return "\n".join([f"Rollouts({head})", *rows(self.counts, self.prompts, self.completions)])
+        return shown(self)
 
 
-_ALIKE = tuple(name for name in OTHERS if name != TRUNCATED)  # which parts have all of them, or none
-
-register_splitter(Rollouts, RolloutsSplitter())
+register_type(Rollouts, to_plain=Rollouts.__getstate__, from_plain=Rollouts.from_state)
+register_rows(Rollouts, **ROWS)

@@ -1,36 +1,33 @@
-"""Checkpoints of a training: model, loader, stream and version in one folder, written whole or not at all."""
+"""Checkpoints of a training: model, loader, stream and version in one folder, complete or absent.
+
+Invariant: a folder named checkpoint-N is complete. `save` writes a hidden folder, flushes it, and then renames it.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pickle
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from twinkle_engines.batches.given import whole
-from twinkle_engines.checkpoints.agreed import agreed
-from twinkle_engines.checkpoints.file_digests import DIGESTS, digest
-from twinkle_engines.checkpoints.replaced_folder import folder_path
-from twinkle_mesh import with_known_names
 from twinkle_remote import current_place, get
 from twinkle_remote.backends.support import is_read_by_a_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from os import PathLike
-    from pathlib import Path
 
     from twinkle_engines.models.transformers_model import TransformersModel
 
-_log = logging.getLogger("twinkle")
 _PREFIX = "checkpoint-"
-_MANIFEST = "manifest.json"
+_PARTS = "parts.json"
+"""The file that tells a checkpoint from another folder: the parts that it has."""
+_OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.distcp", "*.pt", "*.pth")
 
 
-@runtime_checkable
 class Stateful(Protocol):
     """An object with a state: a DataLoader, a Stream, a WeightSync, a TransformersSampler."""
 
@@ -41,279 +38,212 @@ class Stateful(Protocol):
         """Take the state over."""
 
 
-@runtime_checkable
-class _StatefulModel(Protocol):
-    """A model whose ranks write and read their parts of its state, as TransformersModel."""
+@contextmanager
+def agreed(what: str) -> Iterator[None]:
+    """A block of work without collectives: all ranks leave it with an error where one has failed in it.
 
-    def save_state(self, folder: str) -> Any:
-        """Write the state."""
+    It waits for all ranks of the default process group.
 
-    def load_state(self, folder: str) -> Any:
-        """Read what `save_state` wrote."""
+    Args:
+        what: The work, for the error, as in "writing the schedule".
+
+    Raises:
+        Exception: The rank's own.
+        RuntimeError: Another rank has failed; the error names it. ValueError where its error is one.
+    """
+    import torch.distributed as dist
+
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    failures: list[tuple[str, bool] | None] = []
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        failures = [None] * dist.get_world_size()
+        mine = None if failure is None else (f"{type(failure).__name__}: {failure}", isinstance(failure, ValueError))
+        dist.all_gather_object(failures, mine)
+    if failure is not None:
+        raise failure
+    for rank, other in enumerate(failures):
+        if other is not None:
+            raise (ValueError if other[1] else RuntimeError)(f"{what} failed on rank {rank}: {other[0]}")
 
 
-@with_known_names
 def save(
     folder: str | PathLike[str],
     *,
-    model: TransformersModel | None = None,
+    models: Mapping[str, TransformersModel] | None = None,
     loader: Stateful | None = None,
-    sync: Stateful | None = None,
     stream: Stateful | None = None,
+    sync: Stateful | None = None,
     sampler: Stateful | None = None,
     keep: int = 2,
+    **state: TransformersModel | Stateful,
 ) -> Path:
     """Write a checkpoint on the driver, and delete old ones.
 
     It has its name, which is returned, only once all of it is written: one that was interrupted is never found.
 
     Args:
-        folder: Where the checkpoints are; the driver and all workers see it.
-        model: Its weights, optimizer, schedule and generator; each rank writes its part.
+        folder: Where the checkpoints are; the driver and all workers see it. What save() did not write is left alone.
+        models: Models by name: weights, optimizer, schedule and generators; each rank writes its part.
         loader: Its position.
-        sync: Its version.
         stream: The rows that are finished and at work, and its source's position.
+        sync: Its version.
         sampler: How far it has drawn: a run that goes on without a sync draws the same again without it.
         keep: Newest checkpoints that stay, at least 1.
+        state: Further parts by name: a model, such as `model=`, or anything with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: If several models are given, or something has no state.
-        ValueError: If `keep` is below 1, if gradients wait for the next `step` of the model, if nothing is given, or if
-            a stream reads the loader: the stream's state holds the loader's.
+        TypeError: A part is none.
+        ValueError: If `keep` is below 1, if gradients wait for the next `step` of a model, if nothing is given, if two
+            parts have one name, or if a stream reads the loader: the stream's state holds the loader's.
     """
-    parts = _given("save", model, loader=loader, sync=sync, stream=stream, sampler=sampler)
-    newest = whole("keep", keep, 1)
+    given = {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler}
+    own, parts = _parts(models, {**given, **state})
+    if keep < 1 or not (own or parts):
+        raise ValueError(f"save keeps at least 1 checkpoint of at least one part, got keep={keep} and {sorted(parts)}")
     if loader is not None and is_read_by_a_stream(loader):
         raise ValueError(
             "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
         )
-    root = folder_path("folder", folder).absolute()
+    root = Path(folder).absolute()
     with agreed("saving the checkpoint"):
         root.mkdir(parents=True, exist_ok=True)
-        number = max(map(_number, _complete(root)), default=0) + 1
+        number = max(map(_number, _named(root)), default=0) + 1
         partial, final = root / f".{_PREFIX}{number:08d}", root / f"{_PREFIX}{number:08d}"
         if _writes():
-            _remove(partial)
-            _remove(final)  # a damaged one, or it would be the newest
-    with _gone_after_a_failure(partial):
-        if model is not None:
-            get(model.save_state(str(partial / "model")))
-        with agreed(f"saving the checkpoint {final}"):
-            if _writes():
-                partial.mkdir(exist_ok=True)
-                for name, part in parts.items():
-                    (partial / f"{name}.pkl").write_bytes(pickle.dumps(part.state_dict()))
-                _write_manifest(partial)
-                partial.replace(final)
-                _flush(root)
-                _prune(root, newest)
+            shutil.rmtree(partial, ignore_errors=True)
+    for name, model in own.items():
+        get(model.save_state(str(partial / name)))
+    with agreed(f"saving the checkpoint {final}"):
+        if _writes():
+            partial.mkdir(exist_ok=True)
+            for name, part in parts.items():
+                (partial / f"{name}.pkl").write_bytes(pickle.dumps(get(part.state_dict())))
+            (partial / _PARTS).write_text(json.dumps([*own, *parts]), encoding="utf-8")
+            for path in (*partial.rglob("*"), partial):
+                _flush(path)
+            partial.replace(final)
+            _flush(root)
+            _prune(root, keep)
     return final
 
 
-@contextmanager
-def _gone_after_a_failure(partial: Path) -> Iterator[None]:
-    """A block that writes a checkpoint: where it fails, what was written is removed, which may fill the disk."""
-    try:
-        yield
-    except BaseException:
-        if _writes():
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-@with_known_names
 def load(
     folder: str | PathLike[str],
     *,
-    model: TransformersModel | None = None,
+    models: Mapping[str, TransformersModel] | None = None,
     loader: Stateful | None = None,
-    sync: Stateful | None = None,
     stream: Stateful | None = None,
+    sync: Stateful | None = None,
     sampler: Stateful | None = None,
+    **state: TransformersModel | Stateful,
 ) -> Path | None:
-    """Read the newest whole checkpoint into the parts that are given, on any mesh.
-
-    Where the newest one is damaged, the log says so, and the one before is read.
+    """Read the newest checkpoint into the parts that are given, on any mesh.
 
     Args:
         folder: Where the checkpoints are, or the one to read, as `save` returns it. They are pickled in part: read only
             those that you trust.
-        model: As for `save`; its parameters are those of the one that was saved.
+        models: As for `save`; their parameters are those of the ones that were saved. What the program says of their
+            optimizers and schedules holds, and what differs from the checkpoint is said.
         loader: As for `save`.
-        sync: As for `save`; the next sync publishes the next version.
         stream: As for `save`.
+        sync: As for `save`; the next sync publishes the next version.
         sampler: As for `save`.
+        state: As for `save`.
 
     Returns:
         The checkpoint's folder; None where there is none, and then nothing has changed.
 
     Raises:
-        RuntimeError: There are checkpoints, and all of them are damaged.
-        TypeError: Something has no state.
-        ValueError: Nothing is given to read into, or there is a file in place of the folder.
-        ValueError: The checkpoint has no state of a part, or is of another model or optimizer; nothing has changed.
+        TypeError: A part is neither a model nor has a state.
+        ValueError: Nothing is given to read into; the folder is a file, or holds a model and no checkpoint; or the
+            checkpoint has no state of a part, or is of another model or optimizer: nothing has changed then.
     """
-    root = folder_path("folder", folder).absolute()
-    parts = _given("load", model, loader=loader, sync=sync, stream=stream, sampler=sampler)
-    damaged: dict[str, str] = {}
-    for found in _to_read(root):
-        if not _is_whole(found, bytewise=True):
-            damaged[found.name] = "files are missing, or are others than were written"
-            continue
-        try:
-            states = _read(found, model, parts)
-        except (OSError, EOFError, pickle.UnpicklingError, RuntimeError) as error:  # not of another model
-            damaged[found.name] = f"{type(error).__name__}: {error}"
-            continue
-        for name, state in states.items():
-            parts[name].load_state_dict(state)
-        if damaged:
-            _log.warning("%s was read: of those after it %s", found, _listed(damaged))
-        return found
-    if damaged:
-        raise RuntimeError(f"no checkpoint in {root} can be read: {_listed(damaged)}; remove them to begin anew")
-    return None
-
-
-def _given(what: str, model: object, **parts: Stateful | None) -> dict[str, Stateful]:
-    """The parts that are not None.
-
-    Raises:
-        TypeError: One has no state.
-        ValueError: There is none, nor a model.
-    """
-    if isinstance(model, list | tuple | dict):
-        raise TypeError(
-            f"{what} has one model, got a {type(model).__name__} of {len(model)}: use a folder of its own for each, "
-            "and the loader, stream and sync with one of them"
-        )
-    if model is not None and (isinstance(model, type) or not isinstance(model, _StatefulModel)):
-        raise TypeError(
-            f"model has no state to {what}, got {model!r:.60} of type {type(model).__name__}; use a TransformersModel, "
-            "or torch.save for a plain one"
-        )
-    found = {name: part for name, part in parts.items() if part is not None}
-    for name, part in found.items():
-        if isinstance(part, type) or not isinstance(part, Stateful):
-            raise TypeError(
-                f"{name} has no state to {what}, got {part!r:.60} of type {type(part).__name__}; use an object with "
-                "state_dict() and load_state_dict()"
-            )
-    if model is None and not found:
-        raise ValueError(f"{what} has nothing to {what}: use at least one of model, {', '.join(parts)}")
+    own, parts = _parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state})
+    if not own and not parts:
+        raise ValueError("load has nothing to load into: use at least one of models, loader, stream, sync, sampler")
+    found = _newest(Path(folder).absolute())
+    if found is None:
+        return None
+    with agreed("reading the checkpoint"):
+        there = json.loads((found / _PARTS).read_text(encoding="utf-8"))
+        if missing := {*own, *parts} - {*there}:
+            raise ValueError(f"{found} has no state of {', '.join(sorted(missing))}, but of {', '.join(there)}")
+        states = {name: pickle.loads((found / f"{name}.pkl").read_bytes()) for name in parts}
+    for name, model in own.items():
+        get(model.load_state(str(found / name)))
+    for name, one in states.items():
+        get(parts[name].load_state_dict(one))
     return found
 
 
-def _to_read(root: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first; or the folder itself, which is one.
+def _parts(
+    models: Mapping[str, TransformersModel] | None, state: Mapping[str, Any]
+) -> tuple[dict[str, TransformersModel], dict[str, Stateful]]:
+    """The models by name, and the other parts by name."""
+    own = dict(models or {})
+    parts = {}
+    for name, part in state.items():
+        if part is None:
+            continue
+        if name in own:
+            raise ValueError(f"two parts are named {name!r}, of which one would be lost: use another name")
+        if hasattr(part, "save_state") and hasattr(part, "load_state"):
+            own[name] = part
+        elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            parts[name] = part
+        else:
+            raise TypeError(
+                f"{name}= is a {type(part).__name__}, which has no state: use a model, or what has state_dict and "
+                "load_state_dict"
+            )
+    return own, parts
+
+
+def _newest(root: Path) -> Path | None:
+    """The newest checkpoint in a folder; or the folder itself, which is one.
 
     Raises:
-        ValueError: It is a file.
+        ValueError: It is a file, or a folder with something else.
     """
-    if root.exists() and not root.is_dir():
-        raise ValueError(f"folder is {root}, a file: use the folder that save() was given")
-    found = sorted(_numbered(root), key=_number, reverse=True)
-    is_one = root.is_dir() and (_is_numbered(root) or (root / _MANIFEST).exists())
-    return [root] if is_one and not found else found
-
-
-def _read(found: Path, model: TransformersModel | None, parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Read the model, and return the states of the other parts.
-
-    Raises:
-        ValueError: The checkpoint has no state of a part, or is of another model or optimizer.
-    """
-    asked = [*(["model"] if model is not None else []), *parts]
-    missing = [name for name in asked if not (found / (name if name == "model" else f"{name}.pkl")).exists()]
-    if missing:
-        raise ValueError(
-            f"{found} has no state of {', '.join(missing)}; save({', '.join(f'{n}=...' for n in missing)})"
-        )
-    with agreed("reading the checkpoint"):
-        states = {name: _unpickled(found / f"{name}.pkl") for name in parts}
-    if model is not None:
-        get(model.load_state(str(found / "model")))
-    return states
-
-
-def _unpickled(file: Path) -> Any:
-    try:
-        return pickle.loads(file.read_bytes())
-    except Exception as error:  # bytes that are damaged raise errors of many kinds
-        raise RuntimeError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _listed(damaged: Mapping[str, str]) -> str:
-    return "; ".join(f"{name} is damaged ({why})" for name, why in damaged.items())
+    if (root / _PARTS).exists():
+        return root
+    found = max(_checkpoints(root), key=_number, default=None)
+    is_other = root.is_file() or root.name.startswith(_PREFIX) or bool(_named(root))
+    is_other = is_other or any(any(root.glob(one)) for one in _OF_MODELS)
+    if found is None and root.exists() and is_other:
+        raise ValueError(f"{root} is no checkpoint, and no folder of such: use the folder that save() was given")
+    return found
 
 
 def _number(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
-def _numbered(root: Path) -> list[Path]:
-    return [path for path in root.glob(f"{_PREFIX}*") if _is_numbered(path)]
+def _named(root: Path) -> list[Path]:
+    """Folders that have a checkpoint's name, those of other tools too."""
+    return [path for path in root.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal() and path.is_dir()]
 
 
-def _is_numbered(path: Path) -> bool:
-    number = path.name.removeprefix(_PREFIX)
-    return number != path.name and number.isdecimal() and number.isascii()
-
-
-def _complete(root: Path) -> list[Path]:
-    """The checkpoints whose files are all there, with the sizes that were written."""
-    return [path for path in _numbered(root) if _is_whole(path)]
+def _checkpoints(root: Path) -> list[Path]:
+    """Those that `save` has written."""
+    return [path for path in _named(root) if (path / _PARTS).exists()]
 
 
 def _prune(root: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints, and what an interrupted save or removal has left."""
-    kept = sorted(_complete(root), key=_number)[-keep:]
-    for old in _numbered(root):
-        if _number(old) < _number(kept[0]):
-            _remove(old)
-    for left in root.glob(f".{_PREFIX}*"):
-        _remove(left)
+    """Remove all but the newest checkpoints, and what an interrupted save or removal has left.
 
-
-def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, which is none from the first moment on."""
-    if not checkpoint.exists():
-        return
-    hidden = checkpoint.parent / f".{checkpoint.name.lstrip('.')}.old"
-    if checkpoint != hidden:
+    A checkpoint that goes is hidden first, so that it is none from the first moment on.
+    """
+    for old in sorted(_checkpoints(root), key=_number)[:-keep]:
+        hidden = root / f".{old.name}.old"
         shutil.rmtree(hidden, ignore_errors=True)
-        checkpoint.replace(hidden)
-    shutil.rmtree(hidden)
-
-
-def _is_whole(checkpoint: Path, bytewise: bool = False) -> bool:
-    """Whether all files are there with their sizes, and those that the driver wrote with their bytes."""
-    try:
-        files = json.loads((checkpoint / _MANIFEST).read_text(encoding="utf-8"))
-        for name, written in files.items():
-            size, crc = written if isinstance(written, list) else (written, None)
-            file = checkpoint / name
-            if file.stat().st_size != size or (bytewise and crc is not None and digest(file) != crc):
-                return False
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
-
-
-def _write_manifest(checkpoint: Path) -> None:
-    """List the files with their sizes, once they are on the disk; the ranks' own have their digests with them."""
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
-    for path in files:
-        _flush(path)
-    written = {
-        path.relative_to(checkpoint).as_posix(): [
-            path.stat().st_size,
-            digest(path) if path.parent == checkpoint or path.name == DIGESTS else None,
-        ]
-        for path in files
-    }
-    (checkpoint / _MANIFEST).write_text(json.dumps(written), encoding="utf-8")
-    _flush(checkpoint / _MANIFEST)
+        old.replace(hidden)
+    for left in root.glob(f".{_PREFIX}????????*"):
+        shutil.rmtree(left)
 
 
 def _flush(path: Path) -> None:

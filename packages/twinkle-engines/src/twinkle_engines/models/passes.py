@@ -1,36 +1,43 @@
-"""Passes: a divided model's forward and backward passes over a batch, with the same collectives on all ranks."""
+"""Passes: a divided model's forward and backward passes over a batch, with the same collectives on all ranks.
+
+Invariant: all ranks have as many passes, so that none waits in a collective of a pass that another leaves out:
+`prepare` makes them so, and a loss that fails here has a backward pass all the same.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
+from torch import Tensor
 
-from twinkle_engines.batches.given import flag
-from twinkle_engines.batches.padded import filler
-from twinkle_engines.batches.padding import TRUNCATED
-from twinkle_engines.models.forward import has_head_by_token, token_logprobs
-from twinkle_engines.models.micro_batches import MicroBatch, check_inputs, is_packed, micro_batches
-from twinkle_engines.models.neighbours import Neighbours, measure_attention, measure_packs, measure_rows
-from twinkle_engines.models.read_columns import without_left_out
-from twinkle_engines.models.sequence_attention import attention_by_sequence, can_attend_by_sequence
-from twinkle_engines.models.token_limits import token_limits
-from twinkle_engines.parallel.tensor_parallel import plain_model
+from twinkle_engines.batches.micro_batches import (
+    MicroBatch,
+    check_trainable,
+    filler,
+    has_mask,
+    is_packed,
+    micro_batches,
+)
+from twinkle_engines.models.checks import check_packs, limits_of
+from twinkle_engines.models.forward import token_values
+from twinkle_engines.models.head import find_head
+from twinkle_engines.models.notices import look
+from twinkle_engines.models.objective import Totals
+from twinkle_engines.models.parallel import plain_model, reshard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from torch import Tensor
-    from torch.distributed import ProcessGroup
-
-    from twinkle_engines.models.micro_batches import Batch
-    from twinkle_engines.models.objective import Objective
-    from twinkle_engines.parallel.gradients import GradientSums
-    from twinkle_engines.parallel.model_layout import ModelLayout
+    from twinkle_engines.batches.micro_batches import Batch
+    from twinkle_engines.batches.rollouts import Rollouts
+    from twinkle_engines.models.forward import TokenValues
+    from twinkle_engines.models.head import Head, HeadKind
+    from twinkle_engines.models.layout import ModelLayout
+    from twinkle_engines.models.notices import Notices
+    from twinkle_engines.models.objective import Found, Objective
 
 _GIVEN = {"input_ids", "attention_mask", "position_ids", "labels"}
 """Inputs of a model that a batch may have: its labels are read by the losses."""
@@ -42,180 +49,158 @@ class Passes:
     Args:
         model: The model, before it is divided.
         layout: What it is divided over.
-        micro_batch_size: Rows of a padded pass at most; None for all.
+        micro_batch_size: Sequences of a padded pass at most; None for all.
         max_tokens: Tokens of a pack at most; None packs lists alone.
+        dropout: Whether training draws, such as dropout.
+        kind: What the model's head gives.
     """
 
-    def __init__(self, model: Any, layout: ModelLayout, micro_batch_size: int | None, max_tokens: int | None) -> None:
-        self._model, self._layout = model, layout
-        self._micro_batch_size, self._max_tokens = micro_batch_size, max_tokens
-        self._limits = token_limits(model)
+    def __init__(
+        self,
+        model: Any,
+        layout: ModelLayout,
+        micro_batch_size: int | None,
+        max_tokens: int | None,
+        dropout: bool,
+        kind: HeadKind = "lm",
+    ) -> None:
+        self._model, self._layout, self._dropout, self._kind = model, layout, dropout, kind
+        self._size, self._max_tokens = micro_batch_size, max_tokens
+        limits = limits_of(model)
+        self._limits = limits if kind == "lm" else limits._replace(predicted=None)
         self._not_given = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
-        self._neighbours: dict[bool, Neighbours] = {}
-        self._by_sequence = can_attend_by_sequence(model, layout.device)
-        self._by_token: bool | None = None
+        self._packs_checked = False
+        self._head: Head | None = None
 
-    def prepare(self, batch: Batch, check: Callable[[], None] = lambda: None) -> list[MicroBatch] | None:
-        """This rank's micro-batches, and fillers up to the largest number of any data rank.
+    def look_again(self) -> None:
+        """Have packs checked again: other weights have come."""
+        self._packs_checked = False
 
-        All ranks take part in the collectives of each forward and backward pass, or none does: None where another data
+    def prepare(self, batch: Batch, aim: Objective | None = None) -> list[MicroBatch] | None:
+        """This rank's micro-batches, and fillers up to the largest number of any rank; all ranks call this.
+
+        All ranks take part in the collectives of each forward and backward pass, or none does: None where another
         rank cannot read its part of the batch, which raises the error there.
 
         Args:
             batch: This rank's part of the batch.
-            check: Raises for a batch that is not to be computed.
+            aim: What is trained; None for numbers by token.
         """
-        neighbours = self._measured(batch)
-        read, left = without_left_out(batch)
+        device, agree = self._layout.device, self._layout.max_over_all
+        if is_packed(batch, self._max_tokens) and not self._packs_checked:
+            check_packs(self._model, device, agree)
+            self._packs_checked = True
+        if self._head is None:
+            self._head = find_head(self._model, device, agree, self._kind)
         mine: list[MicroBatch] = []
         failure: Exception | None = None
         try:
-            parts = micro_batches(read, self._micro_batch_size, self._max_tokens, neighbours)
-            mine = [part._replace(left=left) for part in parts]
-            check()
-            check_inputs(batch, self._not_given)
-            for part in mine:
-                self._limits.check(part.columns["input_ids"])
-                self._limits.check_targets(part.columns["targets"][part.columns["mask"]])
-                self._limits.check_length(part.longest)
+            mine = self._read(batch, aim)
         except Exception as error:
             failure = error
-        steps = self._layout.max_over_data(len(mine) if failure is None else math.inf)
+        steps = agree(len(mine) if failure is None else math.inf)
         if failure is not None:
             raise failure
-        if math.isinf(steps):
-            return None
-        return mine + [MicroBatch(filler())] * (int(steps) - len(mine))
+        return None if math.isinf(steps) else mine + [filler()] * (int(steps) - len(mine))
 
-    def has_dropout(self, wanted: bool | None, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
-        """Whether a pass has dropout: as is wanted, or where the loss compares with nothing; all ranks call this.
+    def _read(self, batch: Batch, aim: Objective | None) -> list[MicroBatch]:
+        in_pairs = aim is not None and (aim.is_own or aim.unit == "pair")
+        found = list(micro_batches(batch, self._size, self._max_tokens, in_pairs=in_pairs))
+        if aim is not None:
+            check_trainable(batch, aim.unit == "pair")
+        for part in found:
+            self._limits.check_ids(part.columns["input_ids"])
+            for name in {"targets", "teacher_ids"} & part.columns.keys():
+                self._limits.check_targets(part.columns[name][part.columns["mask"]])
+            self._limits.check_lengths(part.lengths)
+            named = self._not_given & part.columns.keys()
+            read = [name for name in named if not isinstance(part.columns[name], Tensor) or part.columns[name].any()]
+            if read:
+                raise ValueError(
+                    f"the batch has {read[0]}, which this model would read, but an engine trains on tokens alone: use "
+                    "a collator that leaves it out"
+                )
+        return found
+
+    @torch.no_grad()
+    def all_values(self, rollouts: Rollouts, top_k: int | None = None) -> dict[str, list[Tensor]]:
+        """Columns of each sequence, on the CPU: "values", log-probabilities or values by token; a first token has 0.
+
+        The number that a score head gives to a sequence stands at its last token, and 0 before that. With top_k, which
+        a language model alone has, "teacher_ids" and "teacher_top" have the likeliest tokens, (tokens, k).
 
         Raises:
-            TypeError: It is no flag that is wanted.
+            ValueError: One is not finite, the model does not know an id, or top_k is out of its range.
         """
-        return not self._compares(aim, parts) if wanted is None else flag("dropout", wanted)
+        parts = self.prepare(rollouts)
+        if top_k is not None and not (self._kind == "lm" and 0 < top_k <= self._of_head().vocabulary):
+            raise ValueError(f"top_k is of a language model, from 1 to its vocabulary, got {top_k} of {self._kind!r}")
+        shapes: dict[str, tuple[int, ...]] = {"values": ()}
+        shapes |= {} if top_k is None else {"teacher_ids": (top_k,), "teacher_top": (top_k,)}
+        columns = {name: [torch.zeros(length, *shape) for length in rollouts.lengths] for name, shape in shapes.items()}
+        if top_k is not None:
+            columns["teacher_ids"] = [one.long() for one in columns["teacher_ids"]]
+        for part in parts or ():
+            found = self._values(part, top_k or 0)
+            if self._kind == "score":
+                for number, score in zip(part.sequences, found.logprobs.cpu(), strict=False):  # a filler has none
+                    columns["values"][number][-1:] = score
+                continue
+            given = {"values": found.logprobs, "teacher_ids": found.top_ids, "teacher_top": found.top_logprobs}
+            for name in columns:
+                for number, row in part.rows(given[name].cpu()):  # type: ignore[union-attr]  # there with top_k
+                    columns[name][number] = row
+        reshard(self._model)
+        if any(not bool(row.isfinite().all()) for row in columns["values"]):
+            raise ValueError("what the model gives is not finite: look at the weights, the last sync and the dtype")
+        return columns
 
-    def _compares(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
-        """Whether a loss compares with log-probabilities of another model or moment; all ranks call this."""
-        if aim.compares is not None:
-            return aim.compares
-        has = any(part.has(name) for part in parts for name in ("logprobs", "ref_logprobs"))
-        return self._layout.max_over_all(float(has)) > 0
-
-    def is_truncated(self, aim: Objective, parts: Sequence[MicroBatch]) -> bool:
-        """Whether a loss over samples gets some of this rank that were drawn from a part of the tokens."""
-        return aim.sampled is not False and any(
-            bool(part.columns[TRUNCATED].any())
-            for part in parts
-            if TRUNCATED in part.columns and (aim.sampled or part.has("logprobs"))
-        )
-
-    def logprobs(self, part: MicroBatch) -> Tensor:
-        """The log-probabilities of a part's ids, on the CPU."""
+    def _values(self, part: MicroBatch, top_k: int) -> TokenValues:
+        self._model.eval()
         columns = part.on(self._layout.device).columns
-        with self._collective_pass(), attention_by_sequence(self._model, self._by_sequence and part.is_pack):
-            return token_logprobs(self._model, {**columns, "targets": columns["input_ids"]}).cpu()
+        ids = columns["input_ids"]
+        there = columns.get("attention_mask", torch.ones_like(ids))
+        return token_values(self._model, self._of_head(), {**columns, "targets": ids}, there, top_k=top_k)
 
-    def add_gradients(
-        self, parts: Sequence[MicroBatch], aim: Objective, sums: GradientSums
-    ) -> tuple[list[float], Exception | None]:
-        """Add this rank's gradients: its sums of loss, count and tokens, and what the loss raised, if it did.
+    def _of_head(self) -> Head:
+        assert self._head is not None  # `prepare` has found it
+        return self._head
+
+    def add_gradients(self, parts: Sequence[MicroBatch], aim: Objective) -> tuple[Totals, Exception | None]:
+        """Add this rank's gradients: its sums, and what the loss raised, if it did; without gradients only the sums.
 
         Other ranks wait in the collectives of each pass, so this one goes on with a loss of 0 after a failure.
         """
-        totals = [0.0, 0.0, 0.0]
+        self._model.train(self._dropout and torch.is_grad_enabled())
+        totals = Totals()
         failure: Exception | None = None
-        for part in (one.on(self._layout.device) for one in parts):
-            counted = part.columns["mask"]
-            with attention_by_sequence(self._model, self._by_sequence and part.is_pack):
-                with self._collective_pass():
-                    logprobs = token_logprobs(self._model, part.columns, counted if self._by_token else None)
-                total, watched = None, _LossInput(logprobs)
-                if part.sequences and failure is None:
-                    try:
-                        total, count = aim.share(watched.values, part)
-                        figures = (total.item(), count, float(counted.sum()))
-                        totals = [sum(pair) for pair in zip(totals, figures, strict=True)]
-                    except Exception as error:
-                        failure, total = error, None
-                with self._collective_pass():
-                    if total is not None:
-                        total.backward()  # type: ignore[no-untyped-call]  # torch's own
-                    if not watched.seen:
-                        failure = failure or (aim.without_gradient() if total is not None else None)
-                        nothing = 0.0 * torch.where(counted, logprobs, 0).sum()
-                        nothing.backward()  # type: ignore[no-untyped-call]  # torch's own
-            sums.add()
-        if failure is not None:
-            failure.add_note("the gradients since the last step() are forgotten")
+        for part in (one.on(self._layout.device) for one in aim.whitened(parts, self._layout)):
+            top = part.columns.get("teacher_ids") if "top_logprobs" in aim.asks else None
+            values = token_values(self._model, self._of_head(), part.columns, part.columns["mask"], aim.entropy, top)
+            total: Tensor = 0.0 * values.logprobs.flatten()[:1].sum()  # a backward pass, whatever the loss is
+            if part.sequences and failure is None:
+                try:
+                    total = total + totals.add(aim, values, part)
+                except Exception as error:
+                    error.add_note("the gradients since the last step() are forgotten")
+                    failure = error
+            if torch.is_grad_enabled():
+                total.backward()  # type: ignore[no-untyped-call]  # torch's own
         return totals, failure
 
-    def _measured(self, batch: Batch) -> Neighbours:
-        """Measure once what sequences of such a batch, padded or packed, do to each other; all ranks call this."""
-        packed = is_packed(batch, self._max_tokens)
-        if packed not in self._neighbours:
-            device, agree = self._layout.device, self._layout.max_over_all
-            with self._collective_pass():
-                if packed and self._by_sequence:
-                    self._by_sequence = measure_attention(self._model, device, agree)
-                with attention_by_sequence(self._model, packed and self._by_sequence):
-                    self._neighbours[packed] = (
-                        measure_packs(self._model, device, agree)
-                        if packed
-                        else measure_rows(self._model, device, "right", agree)
-                    )
-                if self._by_token is None:
-                    self._by_token = has_head_by_token(self._model, device, agree)
-        return self._neighbours[packed]
-
-    @contextmanager
-    def _collective_pass(self) -> Iterator[None]:
-        """A pass with collectives, in which other ranks wait: where it fails here, they get an error at once."""
-        try:
-            yield
-        except Exception as error:
-            if self._layout.world_size > 1:
-                self._layout.leave()
-                error.add_note(
-                    "the pass failed on this rank, or on one that it waited for; its process groups are closed: "
-                    "restart the group"
-                )
-            raise
-
-
-class _LossInput:
-    """Values that a loss is computed from, and whether its backward pass has come to them.
-
-    Attributes:
-        values: The values.
-        seen: Whether it has.
-    """
-
-    def __init__(self, logprobs: Tensor) -> None:
-        self.values = logprobs.clone()  # a loss may write on them
-        self.seen = False
-        self.values.register_hook(self._see)  # type: ignore[no-untyped-call]  # torch's own
-
-    def _see(self, gradient: Tensor) -> None:
-        self.seen = True
-
-
-@contextmanager
-def dropout(model: Any, on: bool, group: ProcessGroup, device: torch.device) -> Iterator[None]:
-    """Passes with dropout, and with what else draws in layers, or without; all ranks of the group call this.
-
-    Args:
-        model: The model.
-        on: Whether the passes have it.
-        group: Ranks that draw alike, whatever their generators; these go on by one number in each.
-        device: Where the model is.
-    """
-    model.train(on)
-    if not on or dist.get_world_size(group) == 1:
-        yield
-        return
-    seed = torch.randint(2**62, (1,)).to(device)
-    dist.broadcast(seed, group=group, group_src=0)
-    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-        torch.random.manual_seed(int(seed))
-        yield
+    def means(self, parts: Sequence[MicroBatch], aim: Objective, batch: Batch, notices: Notices) -> Found | None:
+        """The means of a batch, of all ranks, with this rank's gradients; None where another rank has failed."""
+        totals, failure = self.add_gradients(parts, aim)
+        if "pair" in totals.units and failure is None and (self._layout.data_world_size > 1 or len(parts) > 1):
+            try:
+                check_trainable(batch, True)
+            except ValueError as error:
+                failure = error
+        seen = look(aim, parts, has_mask(batch))
+        found, failed, seen = totals.of_all(aim, self._layout, failure is not None, seen)
+        if failure is not None:
+            raise failure
+        if failed:
+            return None
+        notices.batch(aim, found, seen)
+        return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
 from twinkle_remote import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -15,12 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from twinkle_engines.batches.rollouts import Rollouts
-    from twinkle_engines.samplers.answer import Answer
-    from twinkle_engines.samplers.sampling_params import SamplingParams
-    from twinkle_engines.samplers.sequence_seed import Job
     from twinkle_mesh import DeviceMesh
-    from twinkle_ray import StagedWeights
 
 
 @remote_class()
@@ -62,29 +59,25 @@ class VLLMSampler:
         remote_group: str | None = None,
         **engine_arguments: Any,
     ) -> None:
-        from twinkle_engines.batches.given import seconds
-        from twinkle_engines.models.pretrained import check_installed
+        from twinkle_engines.models.build import above_zero, check_installed
 
         check_installed("VLLMSampler", "vllm")
-        self._timeout = seconds("timeout", timeout)
+        above_zero(timeout=timeout)
+        self._timeout = timeout
         if lora is not None:
             check_installed("VLLMSampler with lora")
         from twinkle_engines.batches.chats import template_of
-        from twinkle_engines.parallel.model_layout import check_replicas
-        from twinkle_engines.samplers.sampling_params import checked_params
-        from twinkle_engines.samplers.sequence_seed import RowSeeds
-        from twinkle_engines.samplers.vllm_loop import EngineLoop
-        from twinkle_engines.samplers.vllm_model import VLLMModel
+        from twinkle_engines.models.layout import check_replicas
+        from twinkle_engines.samplers.seeds import RowSeeds
+        from twinkle_engines.samplers.vllm_engine import VLLMEngine
 
         mesh = current_worker().mesh
         if mesh is not None:
             check_replicas("VLLMSampler", mesh)
         self._seeds = RowSeeds()
-        self._model = VLLMModel(model, tokenizer, lora, engine_arguments)
-        self._engine = EngineLoop(self._model.engine_arguments)
-        self._engine.run(self._model.begin)
-        self._template = template_of(self._model.tokenizer, tools, chat_template_kwargs)
-        self._params = None if params is None else checked_params(params, None)
+        self._engine = VLLMEngine(model, tokenizer, lora, engine_arguments)
+        self._template = template_of(self._engine.tokenizer, tools, chat_template_kwargs)
+        self._params = params
         self._broken: str | None = None
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -99,10 +92,10 @@ class VLLMSampler:
 
         Returns:
             A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
-            marks the answer's tokens; log-probabilities are those of the distribution at the temperature, before
-            top_k, top_p and min_p, and `temperatures` has it; versions name the weights that wrote each token, also
-            where new ones came in the middle of a sequence. "length" ends a sequence at `max_model_len` too. A chat
-            that ends with the assistant is continued.
+            marks the answer's tokens; log-probabilities are those of the distribution that was drawn from, at the
+            temperature and after top_k, top_p and min_p, and `temperatures` has it; versions name the weights that
+            wrote each token, also where new ones came in the middle of a sequence. "length" ends a sequence at
+            `max_model_len` too. A chat that ends with the assistant is continued.
 
         Raises:
             ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, there are no
@@ -113,35 +106,35 @@ class VLLMSampler:
         """
         from twinkle_engines.batches.prompts import encoded_rows, split_columns
         from twinkle_engines.samplers.answers import to_rollouts
-        from twinkle_engines.samplers.sampling_params import checked_params
+        from twinkle_engines.samplers.params import chosen_params
 
-        params = checked_params(params, self._params)
-        tokenizer = self._model.tokenizer
-        if params.stop and tokenizer is None:
-            raise ValueError("stop is texts, which need a tokenizer: use tokenizer= of the sampler")
+        tokenizer = self._engine.tokenizer
+        params = chosen_params(params, self._params, tokenizer is not None)
         given, columns = split_columns(prompts)
         encoded = encoded_rows(prompts, self._template)
         for ids in encoded:
-            self._model.check_length(ids)
+            self._engine.check_length(ids)
+        if self._broken is not None:
+            raise RuntimeError(f"{self._broken}; sync again")
         jobs = self._seeds.jobs(encoded, params.n, params.seed)
         try:
-            written = await asyncio.wait_for(self._write(jobs, params), self._timeout)
+            written = await asyncio.wait_for(self._engine.write(jobs, params), self._timeout)
         except TimeoutError as error:
             raise TimeoutError(
                 f"sample() has taken longer than timeout={self._timeout} seconds; use a longer timeout=, or fewer "
                 "prompts or tokens at once"
             ) from error
         rollouts = to_rollouts(
-            [one for one, _ in written], params, tokenizer, [versions for _, versions in written], self._model.ends
+            [one for one, _ in written], params, tokenizer, [versions for _, versions in written], self._engine.ends
         )
         return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
 
-    def weights(self) -> StagedWeights[Tensor]:
+    def weights(self) -> Mapping[str, Tensor]:
         """Memory for weights by Transformers' names, which the engine reads in `on_weights`; adapters by peft's names.
 
         It is on the host, as large as the model once for each engine, and holds nothing before the first sync.
         """
-        return self._model.staged
+        return self._engine.buffer.tensors
 
     def on_weights(self, version: int) -> None:
         """Have the engine take the weights, between two tokens, and forget what it has cached of the old ones.
@@ -149,30 +142,10 @@ class VLLMSampler:
         Raises:
             RuntimeError: The engine cannot take them; the sampler writes nothing until a sync works.
         """
-        from functools import partial
-
         try:
-            self._engine.run(partial(self._model.load, version))
+            self._engine.run(self._engine.load(version))
         except Exception as error:
             self._broken = f"vLLM has not taken version {version} of the weights: {type(error).__name__}: {error}"
             raise RuntimeError(self._broken) from error
         self._broken = None
         self._seeds.on_weights(version)
-
-    async def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[tuple[Answer, Tensor]]:
-        from twinkle_engines.samplers.sequence_seed import sequence_seed
-
-        if self._broken is not None:
-            raise RuntimeError(f"{self._broken}; sync again")
-        outputs = []
-        try:
-            for job in jobs:
-                drawing = self._model.drawing(params, sequence_seed(*job))
-                outputs.append(self._engine.write(job.ids, drawing, self._model.adapters))
-            return [
-                self._model.answer(job.ids, await asyncio.wrap_future(output))
-                for job, output in zip(jobs, outputs, strict=True)
-            ]
-        finally:
-            for output in outputs:
-                output.cancel()  # those that nobody waits for, after an error

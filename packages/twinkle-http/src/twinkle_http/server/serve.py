@@ -1,83 +1,74 @@
-"""`serve`: the remote classes of a session for clients that hold a token; safe by default."""
+"""`serve`: the remote classes of a session for clients that hold a token; safe by default.
+
+The server runs in a thread of this process until it is closed. SIGTERM drains it: no new calls are taken, those in
+flight end, and the clients are informed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import secrets
+import logging
+import os
+import signal
 import socket
 import ssl
 import sys
-from typing import TYPE_CHECKING
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from twinkle_http.json_api import LEASES, JsonApi
 from twinkle_http.loopback import is_loopback
-from twinkle_http.plain.catalogue import Catalogue
-from twinkle_http.plain.json_api import JsonApi
-from twinkle_http.plain.json_routes import json_routes
-from twinkle_http.server.app import make_app
-from twinkle_http.server.calls.call_executor import CallExecutor
-from twinkle_http.server.clients.client_api import ClientApi
-from twinkle_http.server.clients.client_routes import ClientRoutes
-from twinkle_http.server.clients.clients import Clients
-from twinkle_http.server.clients.quota import quota_of
-from twinkle_http.server.clients.restarts import ServedRestarts
-from twinkle_http.server.clients.watcher import Watcher
+from twinkle_http.messages import Limits
+from twinkle_http.server.app import App
+from twinkle_http.server.calls import Calls
+from twinkle_http.server.clients import Clients
 from twinkle_http.server.components import ServedClasses
-from twinkle_http.server.requests.access_log import AccessLog
-from twinkle_http.server.requests.auth import Auth, own_hosts
-from twinkle_http.server.requests.guard import MOST_HEAD_BYTES, Guard
-from twinkle_http.server.requests.gzip_responses import GzipResponses
-from twinkle_http.server.requests.timeouts import Connections
-from twinkle_http.server.server import HttpServer
-from twinkle_http.wire.limits import Limits
-from twinkle_remote.backends.serving import running_session
+from twinkle_http.server.gate import MOST_HEAD_BYTES, AccessLog, Auth, Gate
+from twinkle_http.server.turn import in_own_thread
+from twinkle_remote import Server
+from twinkle_remote.backends.serving import DRAIN_SECONDS, running_session
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from types import FrameType
 
-    from twinkle_http.server.clients.quota import Quota
-    from twinkle_remote.backends.serving import ServedSession, ServeOptions
+    from twinkle_remote.backends.serving import ServeOptions
 
+_log = logging.getLogger("twinkle.http")
 _LAST_PORT = 65535
+_START_SECONDS = 30.0
+_TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
+LAST_UPDATE_SECONDS = 5.0
 
 
-def serve(classes: Iterable[type], options: ServeOptions) -> HttpServer:
+def serve(classes: Iterable[object], options: ServeOptions) -> HttpServer:
     """Serve remote classes of the running session: what `twinkle_remote.serve` calls."""
     _check(options)
-    most = quota_of(options.quota)
     session = running_session()
-    auth, served = Auth(options.token), ServedClasses(classes)
-    sees_all = auth.watcher(options.metrics_of_all)
+    auth, served, log = Auth(options.token), ServedClasses(classes), AccessLog()
+    limits = Limits(body=options.max_body, head=min(Limits().head, options.max_body))
+    calls, clients = Calls(session, served, limits, log), Clients(options.lease)
+    json = JsonApi(session, served, calls.components, clients, limits.head, log)
+    app = App(session, calls, clients, limits, json.routes())
     sock = _bound(options.host, options.port)
-    api, watcher = _client_api(session, served, options, most, sees_all)
-    plain = JsonApi(api, Catalogue(served), tuple(session.groups))
-    connections = Connections()
-    others = make_app(api, json_routes(plain))
-    names = own_hosts(options.host, sock.getsockname()[1], options.hosts)
-    app = GzipResponses(ClientRoutes(api, others))
-    guard = Guard(app, auth, names, connections, api.access_log)
-    url = _url(options.host, sock, options.tls)
-    server = HttpServer(api, watcher, auth, _config(guard, connections, options.tls), sock, url)
-    _start(server)
-    if auth.token is not None:
-        print(f"twinkle serves at {server.address}, token: {auth.token}", file=sys.stderr, flush=True)
-    return server
-
-
-def _url(host: str, sock: socket.socket, tls: tuple[str, str] | None) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{shown}:{sock.getsockname()[1]}"
-
-
-def _start(server: HttpServer) -> None:
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    url = f"{'https' if options.tls else 'http'}://{shown}:{sock.getsockname()[1]}"
+    server = HttpServer(app, calls, clients, json, _config(Gate(app, auth, log), options.tls), sock, url, auth.only())
     try:
         server.start()
     except BaseException:
         with contextlib.suppress(Exception):  # the first error says why it did not start
             server.close(0.0)
         raise
+    if auth.token is not None:
+        print(f"twinkle serves at {server.address}, token: {auth.token}", file=sys.stderr, flush=True)
+    return server
 
 
 def _check(options: ServeOptions) -> None:
@@ -100,21 +91,10 @@ def _check(options: ServeOptions) -> None:
         )
 
 
-def _client_api(
-    session: ServedSession, served: ServedClasses, options: ServeOptions, quota: Quota, sees_all: str | None
-) -> tuple[ClientApi, Watcher]:
-    limits = Limits(body=options.max_body, tree=min(Limits().tree, options.max_body))
-    watcher = Watcher(session)
-    access_log = AccessLog()
-    clients = Clients(options.lease, secrets.token_hex(6), quota)
-    calls = CallExecutor(session, served, watcher, limits, access_log, ServedRestarts(session, clients))
-    return ClientApi(session, calls, clients, limits, access_log, sees_all), watcher
-
-
-def _config(guard: Guard, connections: Connections, tls: tuple[str, str] | None) -> uvicorn.Config:
+def _config(gate: Gate, tls: tuple[str, str] | None) -> uvicorn.Config:
     return uvicorn.Config(
-        guard,
-        http=connections.protocol(),
+        gate,
+        http="h11",
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         ws="none",
         lifespan="off",
@@ -139,3 +119,110 @@ def _bound(host: str, port: int) -> socket.socket:
         return sock
     except OSError as error:
         raise BackendError(f"the server cannot listen at {host}:{port}: {error.strerror or error}") from None
+
+
+class HttpServer(Server):
+    """A server of the components of one session, in a thread with an event loop of its own."""
+
+    def __init__(
+        self,
+        app: App,
+        calls: Calls,
+        clients: Clients,
+        json: JsonApi,
+        config: uvicorn.Config,
+        sock: socket.socket,
+        url: str,
+        token: str,
+    ) -> None:
+        self.address, self.token = url, token
+        self._app, self._calls, self._clients, self._json, self._sock = app, calls, clients, json, sock
+        self._uvicorn = uvicorn.Server(config)
+        self._closed, self._closing = threading.Event(), threading.Lock()
+        self._before: Any = None
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="twinkle-http", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Server at {self.address}{', closed' if self._closed.is_set() else ''}>"
+
+    def start(self) -> None:
+        """Start to answer; returns when it does."""
+        self._thread.start()
+        until = time.monotonic() + _START_SECONDS
+        while not self._uvicorn.started:
+            if not self._thread.is_alive() or time.monotonic() > until:
+                raise BackendError(f"the server at {self.address} did not start")
+            time.sleep(0.005)
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._terminate)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is closed; returns whether it is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed.wait(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic()))):
+            if until is not None and time.monotonic() >= until:
+                return False
+        return True
+
+    def close(self, drain: float = DRAIN_SECONDS) -> None:
+        """Take no new calls, wait for the calls in flight, inform the clients, and stop."""
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._app.draining = self._json.draining = True
+            until = time.monotonic() + drain
+            self._wait_until(until, lambda: not (self._calls.in_flight() or self._json.in_flight))
+            until = min(until, time.monotonic() + LAST_UPDATE_SECONDS)
+            self._wait_until(until, lambda: not any(client.unread() for client in self._clients.all()))
+            self._uvicorn.should_exit = True
+            self._thread.join(10.0)
+            self._sock.close()
+            for client in self._clients.all():
+                self._clients.forget(client)
+                self._calls.close(client)
+            self._calls.ends.end()
+            if threading.current_thread() is threading.main_thread() and self._before is not None:
+                signal.signal(signal.SIGTERM, self._before)
+            self._closed.set()
+
+    def _wait_until(self, until: float, holds: Callable[[], bool]) -> None:
+        while not holds() and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        """SIGTERM: drain, then go on as without this server; a forked process, such as a worker of a pool, ends."""
+        if os.getpid() != self._owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if self._closing.locked():  # in the middle of `close`, perhaps of this very thread
+            return
+        before = self._before
+        self.close()
+        if callable(before):
+            before(number, frame)
+        elif before is not signal.SIG_IGN:
+            raise SystemExit(_TERMINATED)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        reaper = asyncio.ensure_future(self._reap())
+        try:
+            await self._uvicorn.serve(sockets=[self._sock])
+        finally:
+            reaper.cancel()
+
+    async def _reap(self) -> None:
+        """Release what clients held whose lease has ended."""
+        lease = self._clients.lease
+        while True:
+            await asyncio.sleep(min(5.0, lease / 10))
+            self._calls.ends.look_at_all()
+            in_own_thread(lambda: self._json.release_idle(LEASES * lease), "twinkle-http-release")
+            for client in self._clients.gone():
+                _log.warning("the lease of a client has ended: its %d components are released", len(client.components))
+                self._clients.forget(client)
+                in_own_thread(partial(self._calls.close, client), "twinkle-http-release")

@@ -6,18 +6,18 @@ import logging
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_http.server.requests.body import RefusedError, unknown
+from twinkle_http.server.gate import unknown
 from twinkle_remote.errors import BackendError, TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
+    from twinkle_http.server.clients import RemoteClient
     from twinkle_remote.protocol import SessionTool
 
 _log = logging.getLogger("twinkle.http")
 _GROUP = "twinkle.session_tools"
-MOST_TOOLS = 100  # of one client
 
 
 class InstalledTools:
@@ -26,7 +26,7 @@ class InstalledTools:
     def __init__(self) -> None:
         self._found: Mapping[str, EntryPoint] = {entry.name: entry for entry in entry_points(group=_GROUP)}
 
-    def kind(self, name: object) -> Callable[..., SessionTool]:
+    def _kind(self, name: object) -> Callable[..., SessionTool]:
         """The class of a tool.
 
         Raises:
@@ -38,41 +38,36 @@ class InstalledTools:
             raise BackendError(f"the server has no tool {str(name)[:80]!a}; it has {known}")
         return cast("Callable[..., SessionTool]", found.load())
 
-
-class ClientTools:
-    """The tools of one client, by the ids that it gave them."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, SessionTool] = {}
-
     def call(
-        self, kinds: InstalledTools, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, client: RemoteClient, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Callable[[], Any]:
-        """Do what a request about a tool asks: make it, call it, or close it.
+        """The work that a request about a tool asks for: to make it, call it, or close it.
 
         Raises:
-            RefusedError: The client has too many tools.
+            RefusedError: Its token has too many tools.
             BackendError: It is not installed.
         """
-        if tool not in self._made:
-            if len(self._made) >= MOST_TOOLS:
-                raise RefusedError(429, f"a client has at most {MOST_TOOLS} tools", "TooMany")
-            kind = kinds.kind(args[0] if args else "")
-
-            def make() -> None:
-                self._made[tool] = kind(*args[1:], **kwargs)
-
-            return make
         if not args:
             raise unknown("method", "")
-        if args[0] == "close":
-            return self._made.pop(tool).close
-        return lambda: self._made[tool].call(str(args[0]), *args[1:])
+        if tool not in client.tools:
+            client.use.check("tools")
+            kind = self._kind(args[0])
 
-    def close(self) -> None:
-        """Close all."""
-        while self._made:
-            _, made = self._made.popitem()
+            def make() -> None:
+                client.tools[tool] = kind(*args[1:], **kwargs)
+                client.use.add("tools")
+
+            return make
+        if args[0] == "close":
+            client.use.add("tools", -1)
+            return client.tools.pop(tool).close
+        return lambda: client.tools[tool].call(str(args[0]), *args[1:])
+
+    def close(self, client: RemoteClient) -> None:
+        """Close all tools of a client."""
+        while client.tools:
+            _, made = client.tools.popitem()
+            client.use.add("tools", -1)
             try:
                 made.close()
             except TwinkleError as error:

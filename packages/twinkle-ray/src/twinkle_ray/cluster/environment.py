@@ -6,16 +6,16 @@ environment, which everyone with access to the cluster can read.
 
 from __future__ import annotations
 
-import logging
+import os
 import re
 from fnmatch import fnmatchcase
-from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import ray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_log = logging.getLogger("twinkle.ray")
 
 HARMLESS = (
     "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
@@ -27,10 +27,6 @@ HARMLESS = (
     "PYTORCH_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_*", "TRITON_*", "VLLM_*",
 )  # fmt: skip
 _OF_THIS_HOST = ("*_VISIBLE_DEVICES", "ASCEND_*_PATH", "NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_PORT")
-_MISSED = (
-    "ANTHROPIC_*", "AWS_*", "AZURE_*", "COMET_*", "GOOGLE_*", "HF_*", "HUGGINGFACE_*", "HUGGING_FACE_*", "MLFLOW_*",
-    "MODELSCOPE_*", "NEPTUNE_*", "OPENAI_*", "S3_*", "WANDB_*",
-)  # fmt: skip
 _SECRETS = {
     "APIKEY", "AUTH", "CREDENTIAL", "CREDENTIALS", "KEY", "KEYS", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN",
 }  # fmt: skip
@@ -59,33 +55,25 @@ def carried(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> dic
     }
 
 
-def left_behind(environment: Mapping[str, str], patterns: Sequence[str] = ()) -> list[str]:
-    """Return names of variables that programs often need, but that workers of a joined cluster do not get.
+def node_variable(name: str) -> str | None:
+    """A variable that workers of this node inherit, from the environment of Ray's process there.
 
-    Args:
-        environment: All variables.
-        patterns: As for `carried`.
+    Returns:
+        Its value; None where it is not set, or the process belongs to another user or host.
     """
-    given = carried(environment, patterns)
-    wanted = [
-        name for name in environment if _matches(name, (*HARMLESS, *_MISSED)) and not _matches(name, _OF_THIS_HOST)
-    ]
-    return sorted(name for name in wanted if name not in given)
-
-
-@cache
-def warn_left_behind(names: tuple[str, ...]) -> None:
-    """Log which variables workers do not get; once for the same names.
-
-    Args:
-        names: Their names.
-    """
-    if names:
-        _log.warning(
-            "workers of a joined cluster do not get %s; env_allow=(%s) would set them",
-            ", ".join(names),
-            ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else ""),
-        )
+    here = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+    wanted = {f"--raylet_socket_name={node['RayletSocketName']}".encode() for node in nodes if node["NodeID"] == here}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted & set((process / "cmdline").read_bytes().split(b"\0")):
+                entries = (process / "environ").read_bytes().split(b"\0")
+                return next(
+                    (os.fsdecode(one[len(name) + 1 :]) for one in entries if one.startswith(name.encode() + b"=")), None
+                )
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+    return None
 
 
 def _is_harmless(name: str, value: str) -> bool:

@@ -1,18 +1,22 @@
-"""The nodes of a cluster: their resources, and what is free of them."""
+"""The nodes of a cluster: their resources, what is free of them, and actors that belong to one node."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.ray_internals import free_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+ATTEMPTS = 100  # Ray's retries of requests that may run twice, for lost messages; a time limit ends them
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,34 @@ def _order(node: Mapping[str, Any]) -> tuple[bool, bytes, str, int, str]:
         number = address.encode()
     is_head = "node:__internal_head__" in node["Resources"]
     return not is_head, number, node["NodeName"], node["NodeManagerPort"], node["NodeID"]
+
+
+def options_on(node: str, *, soft: bool = False) -> dict[str, Any]:
+    """The options of an actor that is placed on a node, and not started again.
+
+    Args:
+        node: Ray's id of the node.
+        soft: The actor may be placed elsewhere.
+    """
+    return {
+        "num_cpus": 0,
+        "memory": 1,  # byte: Ray sends the start of an actor without any need through a random node, which may be lost
+        "max_restarts": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=soft),
+    }
+
+
+@cache
+def remote_once(target: Callable[..., Any], concurrency_groups: tuple[tuple[str, int], ...] = ()) -> Any:
+    """`ray.remote` of a class or function of a module, always the same object.
+
+    Ray keeps each that `ray.remote` returns until the session ends: at the driver, at the head, and in every process
+    that gets a handle.
+
+    Args:
+        target: The class or function; one of its module, not of a call.
+        concurrency_groups: Ray's concurrency groups of an actor and their threads.
+    """
+    remote: Any = ray.remote  # its types lack `concurrency_groups`
+    options = {"concurrency_groups": dict(concurrency_groups)} if concurrency_groups else {}
+    return remote(**options)(target) if options else remote(target)

@@ -1,10 +1,10 @@
-"""The interface of collectives, the same for many processes and for one."""
+"""The interface of collectives, and what they do in one process, without a process group."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+import torch
 from torch.distributed import ReduceOp
 
 if TYPE_CHECKING:
@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import torch
     from torch import Tensor
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class Collective(ABC):
-    """Collective operations among `world_size` ranks, of which this process is one.
+class Collective:
+    """Collective operations among `world_size` ranks, of which this process is one; as it is, of this process alone.
 
     `rank`, `world_size` and every `source_rank` count within this collective. `dp_*`, `tp_*`, `local_rank` and
     `default_device` belong to the process, and are the same in all of its sub-collectives.
@@ -27,16 +26,16 @@ class Collective(ABC):
     Args:
         rank: Rank of this process in this collective, in [0, world_size - 1].
         world_size: Number of ranks in this collective.
+        device_type: "cuda", "cpu" or "mps".
 
     Raises:
         ValueError: The rank is outside [0, world_size - 1].
     """
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        if world_size < 1 or not 0 <= rank < world_size:
+    def __init__(self, rank: int = 0, world_size: int = 1, device_type: str = "cpu") -> None:
+        if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} is not in [0, world_size - 1] for world_size={world_size}")
-        self._rank = rank
-        self._world_size = world_size
+        self._rank, self._world_size, self._device_type = rank, world_size, device_type
 
     @property
     def rank(self) -> int:
@@ -54,42 +53,40 @@ class Collective(ABC):
         return self._rank == 0
 
     @property
-    @abstractmethod
     def ranks(self) -> Sequence[int]:
         """Ranks of the default group in this collective, in the order of this collective."""
+        return (0,)
 
     @property
-    @abstractmethod
     def local(self) -> Collective:
         """The ranks of this collective that are on this process's node."""
+        return self
 
     @property
-    @abstractmethod
     def tp_world(self) -> Collective:
         """The ranks of this process's tensor parallel group."""
+        return self
 
     @property
-    @abstractmethod
     def tp_mesh(self) -> DeviceMesh | None:
         """Torch's mesh of the tensor parallel group; None without process groups."""
+        return None
 
     @property
-    @abstractmethod
     def dp_mesh(self) -> DeviceMesh | None:
         """Torch's mesh (dp_replicate, dp_shard) of the data parallel group; None without process groups."""
+        return None
 
     @property
-    @abstractmethod
     def local_rank(self) -> int:
         """Rank of this process among those of its node."""
+        return 0
 
     @property
     def dp_rank(self) -> int:
         """Rank of this process among the data parallel ranks of all nodes."""
         mesh = self.dp_mesh
-        if mesh is None:
-            return 0
-        return mesh.get_local_rank("dp_replicate") * mesh.size(1) + mesh.get_local_rank("dp_shard")
+        return 0 if mesh is None else mesh.get_local_rank("dp_replicate") * mesh.size(1) + mesh.get_local_rank(1)
 
     @property
     def dp_world_size(self) -> int:
@@ -107,83 +104,48 @@ class Collective(ABC):
         return 1 if self.tp_mesh is None else self.tp_mesh.size()
 
     @property
-    @abstractmethod
     def default_device(self) -> torch.device:
         """The device of this process."""
+        return torch.device("cuda:0" if self._device_type == "cuda" else self._device_type)
 
     @property
-    @abstractmethod
     def process_group(self) -> ProcessGroup | None:
         """Torch's process group; None without one."""
+        return None
 
-    @abstractmethod
     def close(self) -> None:
         """Destroy the process groups that this object created, and no others; a second call does nothing."""
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank has called this."""
 
-    @abstractmethod
     def all_reduce(self, tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM) -> None:
-        """Reduce a tensor over all ranks, in place.
+        """Reduce a tensor of the same shape and dtype on every rank, in place, by SUM, AVG, MIN, MAX, PRODUCT, ..."""
 
-        Args:
-            tensor: Same shape and dtype on every rank.
-            op: SUM, AVG, MIN, MAX, PRODUCT, ...; the backend of the process group must have it.
-        """
-
-    @abstractmethod
     def all_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
         """Gather the tensors of all ranks into one tensor, in rank order.
 
         Args:
             output_tensor: Has world_size times as many elements: the inputs concatenated, or stacked.
             input_tensor: Same shape and dtype on every rank.
-
-        Raises:
-            ValueError: Sizes or dtypes do not fit.
         """
+        output_tensor.copy_(input_tensor.view(output_tensor.shape))
 
-    @abstractmethod
     def all_gather_to_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
-        """Gather the tensors of all ranks into a list of tensors.
+        """Gather the tensors of all ranks into a list of tensors, one for each rank, with the shape of the inputs."""
+        output_tensors[0].copy_(input_tensor)
 
-        Args:
-            output_tensors: One for each rank, in rank order, with the shape of the inputs.
-            input_tensor: Same shape and dtype on every rank.
-
-        Raises:
-            ValueError: The length of the list, sizes or dtypes do not fit.
-        """
-
-    @abstractmethod
     def all_gather_objects(self, object: object) -> list[object]:  # noqa: A002 - the name is the seed's contract
         """The objects of all ranks, in rank order; they must pickle."""
+        return [object]
 
-    @abstractmethod
     def broadcast(self, tensor: Tensor, source_rank: int = 0) -> None:
-        """Copy the tensor of one rank to all ranks, in place.
+        """Copy the tensor of one rank of this collective to all ranks, in place."""
+        self._check_source(source_rank)
 
-        Args:
-            tensor: Same shape and dtype on every rank.
-            source_rank: Rank in this collective.
-
-        Raises:
-            ValueError: There is no such rank.
-        """
-
-    @abstractmethod
     def broadcast_objects(self, objects: list[object], source_rank: int = 0) -> None:
-        """Copy the objects of one rank to all ranks, in place; they must pickle.
-
-        Args:
-            objects: A list of the same length on every rank.
-            source_rank: Rank in this collective.
-
-        Raises:
-            ValueError: There is no such rank.
-        """
+        """Copy a list of as many objects of one rank of this collective to all ranks, in place; they must pickle."""
+        self._check_source(source_rank)
 
     def __enter__(self) -> Self:
         return self
@@ -198,21 +160,4 @@ class Collective(ABC):
             raise ValueError(
                 f"source_rank={source_rank} is not a rank of this collective, whose ranks are 0 to "
                 f"{self._world_size - 1} (ranks {list(self.ranks)} of the default group)"
-            )
-
-    def _check_gather(self, output_tensor: Tensor, input_tensor: Tensor) -> None:
-        expected = input_tensor.numel() * self._world_size
-        if output_tensor.numel() != expected or output_tensor.dtype != input_tensor.dtype:
-            raise ValueError(
-                f"all_gather of {tuple(input_tensor.shape)} {input_tensor.dtype} over {self._world_size} ranks needs "
-                f"{expected} elements of that dtype as output, got {tuple(output_tensor.shape)} {output_tensor.dtype}"
-            )
-
-    def _check_gather_list(self, output_tensors: list[Tensor], input_tensor: Tensor) -> None:
-        shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in output_tensors]
-        wanted = (tuple(input_tensor.shape), input_tensor.dtype)
-        if len(shapes) != self._world_size or any(shape != wanted for shape in shapes):
-            raise ValueError(
-                f"all_gather_to_list over {self._world_size} ranks needs as many outputs of {wanted[0]} {wanted[1]}, "
-                f"got {len(shapes)}: {', '.join(f'{shape} {dtype}' for shape, dtype in shapes[:4])}"
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-import torch
 import torch.distributed as dist
 
 _COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -26,22 +25,18 @@ def launched() -> Launched:
     """Read the variables of the launcher.
 
     Raises:
-        ValueError: A variable is missing or is not a number; the message names it.
+        ValueError: A variable is missing; the message names it. Or one is not a number.
     """
     needed = (*_COUNTS, *(() if dist.is_initialized() else _ADDRESS))
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
         raise ValueError(
             f"the environment lacks {', '.join(missing)}, which torchrun sets: start the program with "
-            "torchrun --nproc-per-node N program.py, or use SingleProcessCollective in one process"
+            "torchrun --nproc-per-node N program.py, or use Collective() in one process"
         )
-    wrong = {name: os.environ[name] for name in _COUNTS if not os.environ[name].isdecimal()}
-    if wrong:
-        listing = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
-        raise ValueError(f"the launcher's variables are whole numbers, got {listing}")
     place = Launched(*(int(os.environ[name]) for name in _COUNTS))
     number = os.environ.get(_NODE_RANK, "")
-    return place._replace(local_rank=int(number)) if number.isdecimal() else place
+    return place._replace(local_rank=int(number)) if number else place
 
 
 def device_index(local_rank: int, visible: int) -> int:
@@ -67,8 +62,3 @@ def device_index(local_rank: int, visible: int) -> int:
             "node, or its own alone (CUDA_VISIBLE_DEVICES)"
         )
     return local_rank
-
-
-def own_device_type() -> str:
-    """The default device type: "cuda" if this process sees a GPU, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"

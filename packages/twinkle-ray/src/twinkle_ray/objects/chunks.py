@@ -1,8 +1,8 @@
 """The stored form of values: a reader of some rows does not open the others.
 
 Arrays are stored as they are and cut as views. Tensors are stored as arrays. Long lists of objects are stored as chunks
-that are pickled one by one: a reader of a few rows opens only their chunks. A value whose type has a splitter is stored
-as it is, also where it has columns: only the splitter knows which part of them belongs to a row.
+that are pickled one by one: a reader of a few rows opens only their chunks. A value of a row type is stored as it is,
+also where it has columns: only the row type knows which part of them belongs to a row.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import Pickled, pack
-from twinkle_remote import values
+from twinkle_remote import rows as values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from twinkle_remote.protocol import Columns, Rows
 
@@ -59,35 +59,28 @@ class Chunks:
         buffers = sum([memoryview(buffer).nbytes for of_piece, _ in self.rests for buffer in of_piece])
         return buffers + (self.ends[-1] if self.ends else 0)
 
-    def read(self, start: int | None, stop: int | None) -> tuple[list[Any], int]:
-        """Return rows [start, stop), all of them by default, and how many bytes were opened for them."""
-        start, stop, _ = slice(start, stop).indices(self.bounds[-1])
-        heads = memoryview(self.heads)
-        out: list[Any] = []
-        size = begin = 0
-        for i, end in enumerate(self.ends):
-            first, last = self.bounds[i], self.bounds[i + 1]
-            if first < stop and last > start:
-                pickled = Pickled(heads[begin:end], *self.rests[i])
-                size += pickled.nbytes
-                out.extend(pickled.open()[max(start - first, 0) : stop - first])
-            begin = end
-        return out, size
-
-    def pick(self, rows: Rows) -> tuple[list[Any], int]:
-        """Return rows by their numbers, in their order, and how many bytes were opened for them."""
-        heads = memoryview(self.heads)
+    def read(self, rows: Rows | None) -> tuple[list[Any], int]:
+        """Return rows by their numbers, in their order, all of them for None, and how many bytes were opened."""
+        heads, size = memoryview(self.heads), 0
         opened: dict[int, list[Any]] = {}
-        out: list[Any] = []
-        size = 0
-        for row in rows:
-            i = bisect_right(self.bounds, row) - 1
-            if i not in opened:
-                pickled = Pickled(heads[self.ends[i - 1] if i else 0 : self.ends[i]], *self.rests[i])
-                opened[i] = pickled.open()
-                size += pickled.nbytes
-            out.append(opened[i][row - self.bounds[i]])
-        return out, size
+
+        def piece(index: int) -> list[Any]:
+            nonlocal size
+            if index not in opened:
+                begin = self.ends[index - 1] if index else 0
+                pickled = Pickled(heads[begin : self.ends[index]], *self.rests[index])
+                opened[index], size = pickled.open(), size + pickled.nbytes
+            return opened[index]
+
+        wanted = range(self.bounds[-1]) if rows is None else rows
+        if not (isinstance(wanted, range) and wanted.step == 1):
+            places = [(bisect_right(self.bounds, row) - 1, row) for row in wanted]
+            return [piece(index)[row - self.bounds[index]] for index, row in places], size
+        found: list[Any] = []
+        for index, (first, last) in enumerate(itertools.pairwise(self.bounds)):
+            if first < wanted.stop and last > wanted.start:
+                found += piece(index)[max(wanted.start - first, 0) : wanted.stop - first]
+        return found, size
 
     def cut(self, start: int, stop: int) -> Chunks:
         """Return the pieces that hold rows [start, stop); row `start` becomes row 0."""
@@ -112,25 +105,32 @@ def fold(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         form = None if isinstance(value, torch.nn.Parameter) else tensors.array_form(value)
         return value if form is None or not form.array.ndim else form
-    return value if _has_splitter(value) else values.map_columns(value, fold)
+    return value if _has_row_type(value) else values.map_record(value, fold)
 
 
-def unfold(value: Any, start: int | None = None, stop: int | None = None) -> tuple[Any, int]:
-    """Return the value of a stored form, or rows [start, stop) of it, and how many bytes of it were opened."""
-    if isinstance(value, Chunks):
-        return value.read(start, stop)
-    if isinstance(value, tensors.ArrayForm):
-        own = tensors.tensor(value, start, stop)
+def unfold(value: Any, rows: Rows | None = None, names: Columns | None = None) -> tuple[Any, int]:
+    """Return the value of a stored form, and how many bytes of it were opened.
+
+    Args:
+        value: The stored form.
+        rows: The numbers of its rows; None for all.
+        names: The columns, of those that it has; None for all.
+    """
+    some = value if names is None else values.selected_where_there(value, names)
+    if isinstance(some, Chunks):
+        return some.read(rows)
+    if isinstance(some, tensors.ArrayForm):
+        own = tensors.tensor(some, rows)
         return own, own.nbytes
-    parts = None if _has_splitter(value) else values.columns(value)
+    parts = None if _has_row_type(some) else values.parts_of(some)
     if parts is None:
-        part = value if start is None or stop is None else values.take(value, start, stop)
-        return part, values.opened_bytes(part)
-    read = [unfold(part, start, stop) for part in parts.values()]
-    size = _by_column(value, parts, read)
+        part = some if rows is None else values.take(some, rows)
+        return part, values.size_in_bytes(part)
+    read = [unfold(part, rows) for part in parts.values()]
+    size = sum(opened for _, opened in read)
     same = all(new is old for (new, _), old in zip(read, parts.values(), strict=True))
-    make = values.with_parts if start is None or stop is None else values.rebuild
-    return value if same else make(value, [part for part, _ in read]), size
+    make = values.with_parts if rows is None else values.rebuild
+    return some if same else make(some, [part for part, _ in read]), size
 
 
 def cut(value: Any, start: int, stop: int) -> Any:
@@ -139,100 +139,15 @@ def cut(value: Any, start: int, stop: int) -> Any:
         return value.cut(start, stop)
     if isinstance(value, tensors.ArrayForm):
         return replace(value, array=value.array[start:stop])
-    if _has_splitter(value):
-        return values.take(value, start, stop)
-    return values.map_columns(
-        value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, start, stop), values.rebuild
+    if _has_row_type(value):
+        return values.take(value, range(start, stop))
+    return values.map_record(
+        value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, range(start, stop)), values.rebuild
     )
 
 
-def pick(value: Any, rows: Rows | None, names: Columns | None) -> tuple[Any, int]:
-    """Rows of a stored form by their numbers, and those of these columns that it has: a value, and the opened bytes.
-
-    Args:
-        value: The stored form.
-        rows: The rows; None for all.
-        names: The columns; None for all.
-    """
-    some = value if names is None else values.selected_where_there(value, names)
-    if rows is None:
-        return unfold(some)
-    if isinstance(rows, range) and rows.step == 1:
-        return unfold(some, rows.start, max(rows.start, rows.stop))
-    if isinstance(some, Chunks):
-        return some.pick(rows)
-    if isinstance(some, tensors.ArrayForm):
-        return unfold(replace(some, array=some.array[list(rows)]))
-    parts = None if _has_splitter(some) else values.columns(some)
-    if parts is None:
-        part = values.pick(some, rows)
-        return part, values.opened_bytes(part)
-    read = [pick(part, rows, None) for part in parts.values()]
-    return values.rebuild(some, [part for part, _ in read]), _by_column(some, parts, read)
-
-
-def _by_column(value: Any, parts: Mapping[Any, object], read: Sequence[tuple[Any, int]]) -> int:
-    """The opened bytes of a value with named parts, by its columns where these parts are columns."""
-    sizes = [size for _, size in read]
-    if isinstance(value, tuple):  # the parts of a named tuple are no columns
-        return sum(sizes)
-    return values.ColumnBytes(sum(sizes), dict(zip(parts, sizes, strict=True)))
-
-
-def adjoined(parts: Sequence[tuple[Any, int | None, int | None]]) -> tuple[Any, list[int]] | None:
-    """The rows [start, stop) of several stored forms as one value, without a copy, and the bytes of each part.
-
-    Returns:
-        None where they are not dense tensors or arrays of one kind, or dicts of such, that lie in segments.
-    """
-    first = parts[0][0]
-    if type(first) is dict:
-        if any(type(form) is not dict or list(form) != list(first) for form, _, _ in parts):
-            return None
-        columns = [adjoined([(form[name], start, stop) for form, start, stop in parts]) for name in first]
-        if not columns or any(column is None for column in columns):
-            return None
-        found = [column for column in columns if column is not None]
-        sizes: list[int] = [
-            values.ColumnBytes(sum(of_columns), dict(zip(first, of_columns, strict=True)))
-            for of_columns in zip(*[sizes for _, sizes in found], strict=True)
-        ]
-        return {name: value for name, (value, _) in zip(first, found, strict=True)}, sizes
-    arrays = _arrays(parts)
-    if arrays is None:
-        return None
-    from twinkle_ray.objects.shared_memory import mappings  # who reads from segments has loaded it
-
-    joined = mappings.adjoined(arrays)
-    if joined is None:
-        return None
-    value = tensors.tensor(replace(first, array=joined)) if isinstance(first, tensors.ArrayForm) else joined
-    return value, [array.nbytes for array in arrays]
-
-
-def _arrays(parts: Sequence[tuple[Any, int | None, int | None]]) -> list[Any] | None:
-    """The rows of forms that are tensors, or arrays, of one dtype and of one shape but for their rows."""
-    numpy = sys.modules.get("numpy")
-    first = parts[0][0]
-    of_tensors = isinstance(first, tensors.ArrayForm)
-    if numpy is None or (of_tensors and (first.requires_grad or first.device != "cpu")):
-        return None
-    if not all(type(form) is type(first) for form, _, _ in parts):
-        return None
-    if of_tensors and len({(form.dtype, form.device, form.requires_grad) for form, _, _ in parts}) > 1:
-        return None
-    arrays = [form.array if of_tensors else form for form, _, _ in parts]
-    if not all(type(array) is numpy.ndarray and array.ndim and not array.dtype.hasobject for array in arrays):
-        return None
-    if len({(array.dtype, array.dtype.metadata is None, array.shape[1:]) for array in arrays}) > 1:
-        return None
-    return [
-        array if start is None else array[start:stop] for array, (_, start, stop) in zip(arrays, parts, strict=True)
-    ]
-
-
-def _has_splitter(value: Any) -> bool:
-    return values.splitter_of(type(value)) is not None
+def _has_row_type(value: Any) -> bool:
+    return values.row_type_of(type(value)) is not None
 
 
 def _size_of(value: list[Any]) -> int:

@@ -6,18 +6,16 @@ it would free their objects too early, or never.
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import sys
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import cloudpickle
 
-from twinkle_ray.objects import arrow, dataset_rows, tensors
+from twinkle_ray.objects import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +70,7 @@ _CloudPickler: Any = cloudpickle.CloudPickler  # Ray's copy of cloudpickle is no
 
 
 class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
-    """Classes of `__main__` by value, arrays read-only, tensors as arrays, slices of tables alone, refs by index."""
+    """Classes of `__main__` by value, arrays read-only, tensors as arrays, refs by index."""
 
     def __init__(self, file: io.BytesIO, refs: list[ray.ObjectRef[Any]], out_of_band: Callable[[Any], bool]) -> None:
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
@@ -87,69 +85,8 @@ class _Pickler(_CloudPickler):  # type: ignore[misc]  # as above
             reduced = tensors.reduce(value)
             if reduced is not None:
                 return reduced
-        reduced = (
-            _array(value) or arrow.reduce(value) or dataset_rows.reduce(value) or _slots(value) or reduce_cache(value)
-        )
+        reduced = _array(value)
         return super().reducer_override(value) if reduced is None else reduced
-
-
-_USUAL = (object.__reduce_ex__, object.__reduce__, object.__getstate__)
-
-
-def _slots(value: Any) -> tuple[Any, ...] | None:
-    """Reduce an object of a class of `__main__` with slots; None for any other value.
-
-    On a worker, cloudpickle has built its class, whose objects keep in `__dict__` what the original keeps in slots.
-    """
-    kind: Any = type(value)
-    if kind.__module__ != "__main__" or "__slots__" not in vars(kind) or not hasattr(value, "__dict__"):
-        return None
-    if (kind.__reduce_ex__, kind.__reduce__, kind.__getstate__) != _USUAL:
-        return None
-    make, args, state, *rest = value.__reduce_ex__(5)
-    slots = state[1] if isinstance(state, tuple) else {}
-    plain = (state[0] if isinstance(state, tuple) else state) or {}
-    return make, args, (None, {**plain, **slots}), *rest
-
-
-_LRU: Any = type(functools.lru_cache(int))
-_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-
-
-def reduce_cache(value: Any) -> tuple[Any, ...] | None:
-    """Reduce what keeps computed values for classes and functions of `__main__`; None for any other value.
-
-    A `cached_property` has a lock before Python 3.12, a function under `lru_cache` is pickled by a name that workers do
-    not have, and weak collections, as under `singledispatch`, cannot be pickled at all.
-    """
-    if isinstance(value, functools.cached_property):
-        state = {name: own for name, own in vars(value).items() if name != "lock"}
-        return _cached_property, (type(value), "lock" in vars(value)), state
-    if type(value) is _LRU:
-        return None if _is_found(value) else (_lru, (value.__wrapped__, value.cache_parameters()), vars(value))
-    if isinstance(value, _WEAK) and type(value) in _WEAK:
-        return type(value), (list(value) if isinstance(value, weakref.WeakSet) else dict(value),)
-    return None
-
-
-def _cached_property(kind: Any, locks: bool) -> Any:
-    made = kind.__new__(kind)
-    if locks:
-        made.lock = threading.RLock()
-    return made
-
-
-def _lru(function: Any, parameters: dict[str, Any]) -> Any:
-    return functools.lru_cache(**parameters)(function)
-
-
-def _is_found(function: Any) -> bool:
-    """Whether a worker finds a function by its name: it is that of a module, and not of the program."""
-    module = getattr(function, "__module__", None)
-    found: Any = sys.modules.get(module or "")
-    for name in getattr(function, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    return found is function and module != "__main__"
 
 
 def pack(value: object) -> Pickled:

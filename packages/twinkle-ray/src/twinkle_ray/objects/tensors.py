@@ -4,7 +4,7 @@ A tensor of a device comes to the host on the driver, always: a program that onl
 a worker it comes to the worker's own device, where it has one of that type.
 
 A reader may write to a tensor, and no other process may see that. So a tensor lies in a private mapping of its reader
-(`mappings.py`), or its reader copies it, but only the rows that it takes.
+(`segments.py`), or its reader copies it, but only the rows that it takes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+    from twinkle_remote.protocol import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,15 @@ _UNKNOWN_TO_NUMPY = {
 }
 
 
-def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -> torch.Tensor:
-    """A tensor of its reader's own memory with the form's rows [start, stop), or all of them."""
+def tensor(form: ArrayForm, rows: Rows | None = None) -> torch.Tensor:
+    """A tensor of its reader's own memory with rows of the form, or all of them."""
     torch = _torch()
-    rows = form.array if start is None else form.array[start:stop]
-    own = torch.from_numpy(own_array(rows))
+    array = form.array
+    if isinstance(rows, range) and rows.step == 1:
+        array = array[rows.start : rows.stop]
+    elif rows is not None:
+        array = array[list(rows)]
+    own = torch.from_numpy(own_array(array))
     if form.dtype in _UNKNOWN_TO_NUMPY:
         own = own.view(getattr(torch, form.dtype))
     own = _at_home(own, form.device)
@@ -84,8 +90,8 @@ def tensor(form: ArrayForm, start: int | None = None, stop: int | None = None) -
 
 def own_array(array: NDArray[Any]) -> NDArray[Any]:
     """An array that its reader may write: the same memory, where that is a private mapping, or a copy."""
-    mappings = sys.modules.get("twinkle_ray.objects.shared_memory.mappings")
-    found: NDArray[Any] = array.copy(order="C") if mappings is None else mappings.own(array)
+    segments = sys.modules.get("twinkle_ray.objects.segments")
+    found: NDArray[Any] = array.copy(order="C") if segments is None else segments.own(array)
     return found
 
 

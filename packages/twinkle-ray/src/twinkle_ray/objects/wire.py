@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored, put
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.protocol import Outcome, Share, Task, UncheckedError
-from twinkle_remote.values import PLAIN
+from twinkle_remote.rows import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ray import ObjectRef
 
 Wire = bytes | Pickled
@@ -32,8 +30,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
         It, and its size in bytes.
     """
     parts = _of_task(task)
-    plain = task.kind == "method" and task.splitters is None
-    if plain and all(map(_is_plain, (*task.args, *task.kwargs.values()))):
+    if task.kind == "method" and all(map(_is_plain, (*task.args, *task.kwargs.values()))):
         data = pickle.dumps(parts, protocol=5)  # plain values do not need `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
@@ -100,13 +97,3 @@ def outcome_to_wire(outcome: Outcome) -> bytes | tuple[Any, ...]:
 def outcome_from_wire(wire: bytes | tuple[Any, ...]) -> Outcome:
     """The outcome of a wire form."""
     return Outcome(*(pickle.loads(wire) if isinstance(wire, bytes) else wire))
-
-
-def outcomes_to_wire(outcomes: Sequence[Outcome]) -> bytes:
-    """The wire form of many outcomes without refs."""
-    return pickle.dumps(list(map(_of_outcome, outcomes)), protocol=5)
-
-
-def outcomes_from_wire(wire: bytes) -> list[Outcome]:
-    """The outcomes of a wire form."""
-    return [Outcome(*parts) for parts in pickle.loads(wire)]

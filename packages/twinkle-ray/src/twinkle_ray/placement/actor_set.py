@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.node_actors import ATTEMPTS
-from twinkle_ray.cluster.remote_once import remote_once
-from twinkle_ray.placement.first_replies import get_within
+from twinkle_ray.cluster.nodes import ATTEMPTS, remote_once
 from twinkle_ray.placement.rank_environment import (
     DEVICE_TYPE,
     hidden_devices,
@@ -20,22 +18,20 @@ from twinkle_ray.placement.rank_environment import (
 )
 from twinkle_ray.ray_internals import visibility_variable
 from twinkle_ray.workers.group import RayGroup
-from twinkle_ray.workers.loop_calls import CONTROL, CONTROL_THREADS
 from twinkle_ray.workers.member import Member
-from twinkle_ray.workers.rank_actor import RankActor, RankAssignment, WorkerLocation
+from twinkle_ray.workers.rank_actor import CONCURRENCY, RankActor, RankAssignment, WorkerLocation
 from twinkle_remote.errors import PlacementError
 from twinkle_remote.protocol import WorkerInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_ray.cluster.lost_nodes import LostNodes
     from twinkle_ray.placement.reservation import Reserved
 
 
-# Beside other concurrency groups, a concurrency of 1 would be a thread of its own, and 0 is the main thread.
-_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 0}
+# Beside the other concurrency groups, a concurrency of 1 is a thread on which methods run in order.
+_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
 
 
 class ActorSet:
@@ -44,7 +40,6 @@ class ActorSet:
     Args:
         group: The group.
         reserved: What is reserved for it.
-        lost_nodes: The lost nodes; who waits for one of them gets an error.
         options: Further options of Ray for each actor.
     """
 
@@ -52,46 +47,31 @@ class ActorSet:
         self,
         group: DeviceGroup,
         reserved: Sequence[Reserved],
-        lost_nodes: LostNodes | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.group = group
         self._options = options
-        self._lost_nodes = lost_nodes
         self.reserved = reserved
         self.actors: list[Any] = [_start(one, options) for one in reserved]
         self._asked = self._ask(self.actors, reserved)
         self.locations: list[WorkerLocation] = []
         self._assignments: list[RankAssignment] = []
 
-    def missing(self) -> int:
-        """Number of actors that have not reported their location yet."""
-        return len(ray.wait(self._asked, num_returns=len(self._asked), timeout=0, fetch_local=False)[1])
-
-    def locate(self, timeout: float, look: Callable[[], None] | None = None) -> None:
+    def locate(self, timeout: float) -> None:
         """Wait until every actor has reported its location, and bring them into the order of their ranks.
 
         Args:
             timeout: Seconds.
-            look: Called now and then meanwhile.
 
         Raises:
             PlacementError: One did not start, or does not have the devices that it should.
         """
-        self.locations = self._located(self._asked, self.reserved, timeout, look)
+        self.locations = self._located(self._asked, timeout)
         order = rank_order(self.locations, self.reserved)
         self.locations = [self.locations[i] for i in order]
         self.actors = [self.actors[i] for i in order]
         self.reserved = [self.reserved[i] for i in order]
         self._check_devices()
-
-    def labels(self) -> Mapping[tuple[str, str], str]:
-        """Labels of the workers by their node's address and their process id."""
-        size = len(self.locations)
-        return {
-            (location.address, str(location.pid)): WorkerInfo(self.group.name, rank, size).label()
-            for rank, location in enumerate(self.locations)
-        }
 
     def assign_ranks(
         self, *, seed: int, environment: Mapping[str, str], timeout: float, keeps_constructors: bool
@@ -108,9 +88,7 @@ class ActorSet:
             PlacementError: An actor was lost meanwhile.
         """
         what = f"the workers of group {self.group.name!r} did not take their ranks"
-        port = self._answers(
-            [self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], [0], timeout, what
-        )[0]
+        port = get_within([self.actors[0].hold_port.options(max_task_retries=ATTEMPTS).remote()], timeout, what)[0]
         name, size = self.group.name, len(self.actors)
         self._assignments = []
         shared = {**environment, **rendezvous(self.locations, port)}
@@ -135,7 +113,7 @@ class ActorSet:
             self.actors[rank] = _start(self.reserved[rank], self._options)
         places = [self.reserved[rank] for rank in ranks]
         asked = self._ask([self.actors[rank] for rank in ranks], places)
-        for rank, at in zip(ranks, self._located(asked, places, timeout), strict=True):
+        for rank, at in zip(ranks, self._located(asked, timeout), strict=True):
             self.locations[rank] = at
         self._check_devices()
         return self._members(ranks, timeout)
@@ -148,19 +126,8 @@ class ActorSet:
             for actor, one in zip(actors, reserved, strict=True)
         ]
 
-    def _located(
-        self,
-        asked: Sequence[Any],
-        reserved: Sequence[Reserved],
-        timeout: float,
-        look: Callable[[], None] | None = None,
-    ) -> list[WorkerLocation]:
-        what = f"the workers of group {self.group.name!r} did not start"
-        return get_within(asked, timeout, what, [one.node_id for one in reserved], self._lost_nodes, look)
-
-    def _answers(self, refs: Sequence[Any], ranks: Sequence[int], timeout: float, what: str) -> list[Any]:
-        nodes = [self.reserved[rank].node_id for rank in ranks]
-        return get_within(refs, timeout, what, nodes, self._lost_nodes)
+    def _located(self, asked: Sequence[Any], timeout: float) -> list[WorkerLocation]:
+        return get_within(asked, timeout, f"the workers of group {self.group.name!r} did not start")
 
     def _members(self, ranks: Sequence[int], timeout: float) -> list[Member]:
         """Give workers their ranks."""
@@ -169,12 +136,12 @@ class ActorSet:
             for rank in ranks
         ]
         name, size = self.group.name, len(self.actors)
-        stacks = self._answers(assigned, ranks, timeout, f"the workers of group {name!r} did not take their ranks")
+        offers = get_within(assigned, timeout, f"the workers of group {name!r} did not take their ranks")
         members = []
-        for rank, stack in zip(ranks, stacks, strict=True):
+        for rank, offered in zip(ranks, offers, strict=True):
             actor, at = self.actors[rank], self.locations[rank]
             info = WorkerInfo(name, rank, size, at.host, at.pid)
-            members.append(Member(actor, actor._actor_id.hex(), info, at.node_id, stack, actor.alive.remote()))
+            members.append(Member(actor, actor._actor_id.hex(), info, at.node_id, offered))
         return members
 
     def _check_devices(self) -> None:
@@ -191,27 +158,29 @@ class ActorSet:
 
 def _start(reserved: Reserved, options: Mapping[str, Any]) -> Any:
     """An actor in a reserved place."""
-    actor_class = remote_once(RankActor, ((CONTROL, CONTROL_THREADS),))
+    actor_class = remote_once(RankActor, CONCURRENCY)
     return actor_class.options(**reserved.options(), **_OPTIONS, **options).remote()
 
 
-def check_unique(actor_sets: Sequence[ActorSet]) -> None:
-    """Check that no device was given to two workers.
+def get_within(refs: Sequence[Any], timeout: float, what: str) -> list[Any]:
+    """Return the answers of workers that are starting; waits until all have answered, one is lost, or time is over.
+
+    Args:
+        refs: The answers.
+        timeout: Seconds.
+        what: Begin of the error's message.
 
     Raises:
-        PlacementError: One was; the message names it and its holders.
+        PlacementError: One is late, or its worker is lost.
     """
-    holders: dict[tuple[str, str, str], str] = {}
-    for actor_set in actor_sets:
-        for rank, location in enumerate(actor_set.locations):
-            label = f"{actor_set.group.name}[{rank}/{len(actor_set.locations)}]"
-            for device in location.devices:
-                holder = holders.setdefault((location.node_id, actor_set.group.device_type, device), label)
-                if holder != label:
-                    raise PlacementError(
-                        f"{actor_set.group.device_type} {device} of {location.host} "
-                        f"was given to {holder} and to {label}"
-                    )
+    try:
+        answers: list[Any] = ray.get(list(refs), timeout=timeout)
+    except ray.exceptions.GetTimeoutError:
+        pending = len(ray.wait(list(refs), num_returns=len(refs), timeout=0)[1])
+        raise PlacementError(f"{what} within {timeout:g} s: {pending} of {len(refs)} have not answered") from None
+    except ray.exceptions.RayError as error:
+        raise PlacementError(f"{what}: {error}") from error
+    return answers
 
 
 def rank_order(locations: Sequence[WorkerLocation], reserved: Sequence[Reserved]) -> list[int]:

@@ -172,17 +172,10 @@ def _fit(
     for group in sorted(anywhere, key=_hardest_first):
         kind = resource(group.device_type, nodes)
         capacity = [int(node.get(kind, 0) // group.gpus_per_worker) for node in left]
-        if group.nodes is None:
-            per_node = _spread(group.num_workers, capacity)
-            short = f"asks for {_asked(group)}, and {per_node} of these workers find a place"
-        else:
-            per_node = _share(group.num_workers, group.nodes, capacity)
-            has = "1 node has" if per_node == 1 else f"{per_node} nodes have"
-            room = f"room for {group.num_workers // group.nodes} of them{_instead(group, capacity)}"
-            short = f"asks for {_asked(group)}, and {has} {room}"
-        if isinstance(per_node, int):
-            none_has = "" if any(kind in node.total for node in nodes) else f"; no node has any {kind}"
-            return f"group {group.name!r} {short}{none_has}"
+        count = group.num_workers
+        per_node = _spread(count, capacity) if group.nodes is None else _share(count, group.nodes, capacity)
+        if per_node is None:
+            return f"group {group.name!r} asks for {_asked(group)}, and no nodes hold them"
         assigned[group.name] = _taken(group, per_node, nodes, left)
     return assigned
 
@@ -231,14 +224,14 @@ def _name(
     return sorted(out, key=lambda one: one.node)
 
 
-def _spread(count: int, capacity: Sequence[int]) -> list[int] | int:
-    """Workers on each node: on the tightest node that holds them all, else on as few as possible; or how many fit."""
+def _spread(count: int, capacity: Sequence[int]) -> list[int] | None:
+    """Workers on each node: on the tightest that holds all, else on as few as possible; None if too few fit."""
     out = [0] * len(capacity)
     left = count
     while left:
         open_nodes = [index for index in range(len(capacity)) if capacity[index] > out[index] == 0]
         if not open_nodes:
-            return count - left
+            return None
         enough = [index for index in open_nodes if capacity[index] >= left]
         if enough:
             best = min(enough, key=lambda index: capacity[index])
@@ -249,24 +242,11 @@ def _spread(count: int, capacity: Sequence[int]) -> list[int] | int:
     return out
 
 
-def _share(count: int, nodes: int, capacity: Sequence[int]) -> list[int] | int:
-    """Workers on each node, as many on each of the tightest nodes that hold their share; or how many nodes hold it."""
+def _share(count: int, nodes: int, capacity: Sequence[int]) -> list[int] | None:
+    """Workers on each node, as many on each of the tightest nodes that hold their share; None if too few nodes do."""
     each = count // nodes
     enough = sorted((index for index in range(len(capacity)) if capacity[index] >= each), key=capacity.__getitem__)
     if len(enough) < nodes:
-        return len(enough)
+        return None
     chosen = set(enough[:nodes])
     return [each if index in chosen else 0 for index in range(len(capacity))]
-
-
-def _instead(group: DeviceGroup, capacity: Sequence[int]) -> str:
-    """The numbers of nodes to use for a group."""
-    count = group.num_workers
-    would = [
-        nodes
-        for nodes in range(1, count + 1)
-        if count % nodes == 0 and not isinstance(_share(count, nodes, capacity), int)
-    ]
-    if would:
-        return f"; use nodes={' or '.join(map(str, would))}"
-    return "" if isinstance(_spread(count, capacity), int) else "; without nodes= it finds its places"

@@ -9,7 +9,7 @@ from twinkle_ray.cluster.nodes import alive_nodes
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.workers.rank_actor import WorkerLocation
@@ -56,10 +56,9 @@ def _check_nodes(colocate: Sequence[Sequence[str]], groups: Sequence[DeviceGroup
                 f"nodes={group.nodes}; groups of a set are on the same nodes: give one of them alone this number"
             )
         if group.num_workers < first.nodes:
-            most = max(nodes for nodes in range(1, group.num_workers + 1) if first.num_workers % nodes == 0)
             raise ValueError(
                 f"colocate={colocate!r}: group {first.name!r} has nodes={first.nodes} and group {group.name!r} has "
-                f"{group.num_workers} workers, and each node of a set needs one of each group; use nodes={most}"
+                f"{group.num_workers} workers, and each node of a set needs one of each group"
             )
 
 
@@ -100,16 +99,13 @@ def share_nodes(
     return None
 
 
-def nodes_to_keep(
-    name: str, colocate: Sequence[Sequence[str]], locations: Sequence[WorkerLocation], lost: Container[str]
-) -> Sequence[str]:
+def nodes_to_keep(name: str, colocate: Sequence[Sequence[str]], locations: Sequence[WorkerLocation]) -> Sequence[str]:
     """Return the nodes of a group that shares them with others; empty for any other group.
 
     Args:
         name: Name of the group.
         colocate: The sets of groups on the same nodes.
         locations: Where its workers run.
-        lost: Ids of lost nodes.
 
     Raises:
         PlacementError: One of them is lost.
@@ -117,7 +113,7 @@ def nodes_to_keep(
     others = next(([other for other in names if other != name] for names in colocate if name in names), [])
     if not others:
         return ()
-    there = {node.id for node in alive_nodes() if node.id not in lost}
+    there = {node.id for node in alive_nodes()}
     gone = sorted({one.host for one in locations if one.node_id not in there})
     if gone:
         raise PlacementError(

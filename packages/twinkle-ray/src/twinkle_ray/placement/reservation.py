@@ -10,15 +10,13 @@ import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from twinkle_ray.cluster.nodes import alive_nodes
-from twinkle_ray.cluster.remote_once import remote_once
-from twinkle_ray.cluster.silent_nodes import without_silent
+from twinkle_ray.cluster.nodes import alive_nodes, remote_once
 from twinkle_ray.placement.assign import BusyError, InfeasibleError, assign, assign_at, resource
 from twinkle_ray.workers.rank_actor import device_numbers
 from twinkle_remote.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_ray.cluster.nodes import Node
@@ -66,20 +64,13 @@ class Reservation:
         groups: The groups.
         timeout: Seconds to wait for what others hold.
         colocate: Names of groups that share their nodes, in sets.
-        wait: Called now and then while the groups wait for resources, with what they wait for.
 
     Raises:
         PlacementError: The cluster cannot hold the groups, or not within the time; nothing stays reserved.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[DeviceGroup],
-        timeout: float,
-        colocate: Sequence[Sequence[str]] = (),
-        wait: Callable[[str], None] = lambda why: None,
-    ) -> None:
-        self._colocate, self._wait = colocate, wait
+    def __init__(self, groups: Sequence[DeviceGroup], timeout: float, colocate: Sequence[Sequence[str]] = ()) -> None:
+        self._colocate = colocate
         self._held: dict[str, list[Any]] = {}
         self.places: dict[str, Sequence[Reserved]] = {}
         self.take(groups, timeout)
@@ -97,9 +88,8 @@ class Reservation:
         """
         until = time.monotonic() + timeout
         names = [group.name for group in groups]
-        answering: set[str] = set()
         while True:
-            nodes = without_silent(alive_nodes(), answering)
+            nodes = alive_nodes()
             try:
                 found = {groups[0].name: assign_at(nodes, at)} if at else assign(groups, nodes, self._colocate)
                 self._take(groups, found, nodes, until)
@@ -107,7 +97,6 @@ class Reservation:
                 self.free(names)
                 if time.monotonic() >= until:
                     raise PlacementError(f"the groups found no place within {timeout:g} s; {error}") from None
-                self._wait(f"waiting for resources: {error}")
                 time.sleep(_POLL)
             except BaseException as error:
                 self.free(names)

@@ -1,20 +1,26 @@
-"""A weight sync of a served session, which its client uses by name."""
+"""A weight sync of a served session, which its client steers by name; see `ServedDriver`."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.weights.sync import WeightSync
 from twinkle_remote.backends.support import WorkersOf, component_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from twinkle_ray.weights.driver import Driver
+    from twinkle_ray.weights.routes import Version
     from twinkle_remote.protocol import Component
 
 
 class ServedSync(WeightSync):
     """A `WeightSync` next to the session; an entry point of `twinkle.session_tools`.
+
+    The client's streams choose the versions. A version that a client has staged and never published, because it was
+    interrupted, is replaced by its next one.
 
     Args:
         source: A component.
@@ -25,85 +31,50 @@ class ServedSync(WeightSync):
         TypeError: One of the two is no component.
     """
 
+    _driver: Driver
+
     def __init__(self, source: object, target: object, **options: Any) -> None:
-        super().__init__(_known(source), _known(target), **options)
-        self._under_way: tuple[Any, bool] | None = None
-        self._held: Any = None
+        for handle in (source, target):
+            _component(handle)
+        super().__init__(source, target, **options)
+        self._staged: tuple[Version, float] | None = None
 
     def call(self, method: str, *args: Any) -> Any:
-        """Do what `ServedController` and `ServedWeights` ask for."""
+        """Do what `ServedDriver` asks for."""
         known: dict[str, Callable[..., Any]] = {
-            "sync": lambda version: self._all_at_once(version, in_flight=False),
-            "hold": lambda version: self._all_at_once(version, in_flight=True),
-            "start": self._start,
-            "finish": self._finish,
-            "publish": self._publish_held,
-            "abandon": self._abandon,
+            "stage": self._stage_version,
+            "arrive": lambda in_flight: self._driver.arrive(self._under_way[0], self._deadline, in_flight=in_flight),
+            "publish": self._publish_version,
+            "forget": self._driver.forget,
             "give_back": self.close,
-            "leave_out": lambda handle, ranks: self.leave_out(_workers(handle, ranks)),
-            "take_back": lambda handle, ranks: self.take_back(_workers(handle, ranks)),
-            "attach": lambda handle: self.attach(_known(handle)),
-            "detach": lambda handle: self.detach(_component(handle)),
-            "catch_up": lambda handle, ranks, donor, donors: self.catch_up(
-                _workers(handle, ranks), _workers(donor, donors)
-            ),
+            "leave_out": lambda handle: self._driver.leave_out(_workers(handle)),
+            "take_back": lambda handle: self._driver.take_back(_workers(handle)),
+            "restore": lambda handle: self._driver.restore(_workers(handle), self._deadline),
         }
         if method not in known:
             raise ValueError(f"a weight sync knows {', '.join(known)}, not {method!r}")
-        with self._watch.over():
-            return known[method](*args)
+        return known[method](*args)
 
-    def _all_at_once(self, version: int, *, in_flight: bool) -> dict[str, Any]:
-        self._from_version(version)
-        return self._arrive(self._arrived(in_flight), in_flight)
+    @property
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout
 
-    def _start(self, version: int, in_flight: bool) -> None:
-        self._from_version(version)
-        self._under_way = self._begin(detached=True, in_flight=in_flight), in_flight
+    @property
+    def _under_way(self) -> tuple[Version, float]:
+        if self._staged is None:
+            raise ValueError("no version is staged: stage one first")
+        return self._staged
 
-    def _finish(self) -> dict[str, Any]:
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
-            raise ValueError("no sync is under way: start one first")
-        return self._arrive(self._commit(under_way[0]), under_way[1])
+    def _stage_version(self, number: int, in_flight: bool, most_waiting: int) -> tuple[int, bool]:
+        began = time.time()
+        version = self._driver.stage(number, self._deadline, in_flight=in_flight, most_waiting=most_waiting)
+        self._staged = version, began
+        return version.moved, version.by_messages
 
-    def _from_version(self, version: int) -> None:
-        """The next sync publishes this version; one that its client gave up is dropped."""
-        self._abandon()
-        self.load_state_dict({"version": version - 1})
-
-    def _next_version(self) -> int:
-        return self._version + 1  # the client's streams have chosen it
-
-    def _arrive(self, attempt: Any, in_flight: bool) -> dict[str, Any]:
-        if in_flight:
-            self._held = attempt
-        else:
-            self._publish(attempt)
-        return self._delivered()
-
-    def _publish_held(self) -> None:
-        held, self._held = self._held, None
-        if held is None:
-            raise ValueError("the target holds no version: send one first")
-        self._publish(held)
-
-    def _abandon(self) -> None:
-        """Drop what was begun, or is held, and never finished: its client was interrupted."""
-        under_way, held = self._under_way, self._held
-        self._under_way = self._held = None
-        if held is not None:
-            self._controller.abandon(held)
-        if under_way is not None:
-            self._controller.forget()
-        if held is not None or under_way is not None:
-            self._turn.end()
-
-    def _delivered(self) -> dict[str, Any]:
-        done = self.delivery
-        assert done is not None
-        digests = {"sent": dict(done.sent), "received": dict(done.received)}
-        return {"version": done.version, "changed": list(done.changed), "moved": done.moved, **digests}
+    def _publish_version(self) -> None:
+        version, began = self._under_way
+        self._staged = None
+        self._publish(version, began)
 
 
 def _component(handle: object) -> Component:
@@ -113,13 +84,6 @@ def _component(handle: object) -> Component:
     return component
 
 
-def _known(handle: object) -> object:
-    _component(handle)
-    return handle
-
-
-def _workers(handle: object, ranks: Sequence[int]) -> WorkersOf:
+def _workers(handle: object) -> WorkersOf:
     component = _component(handle)
-    if not ranks or not set(ranks) <= set(component.ranks):
-        raise ValueError(f"{list(ranks)} are no ranks of {component.name}")
-    return WorkersOf(component, tuple(ranks))
+    return WorkersOf(component, component.ranks)

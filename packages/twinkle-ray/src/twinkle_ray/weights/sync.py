@@ -2,168 +2,152 @@
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
-from twinkle_mesh import with_known_names
-from twinkle_ray.weights.controller.controller import Check, Controller, SyncOptions, donated
-from twinkle_ray.weights.controller.participants import RemoteParticipants, participants_of
-from twinkle_ray.weights.controller.served_controller import ServedController
-from twinkle_ray.weights.errors import WeightSyncError
-from twinkle_ray.weights.planning.box_plan import DEFAULT_BUCKET_BYTES, BoxPlan, check_bucket_bytes
-from twinkle_ray.weights.planning.manifest import MatchOptions, Rename, Select
-from twinkle_ray.weights.planning.schedule import Transport, check_transport
-from twinkle_ray.weights.served_weights import ServedWeights
-from twinkle_ray.weights.sync_turn import SyncTurn, wait_until
+from twinkle_ray.weights.driver import Driver
+from twinkle_ray.weights.errors import WeightSyncError, WeightSyncTimeoutError
+from twinkle_ray.weights.manifest import Convert, MatchOptions, Rename, Select
+from twinkle_ray.weights.participants import participants_of
+from twinkle_ray.weights.routes import Check, SyncOptions, Transport, Version, check_transport
+from twinkle_ray.weights.served import ServedDriver
 from twinkle_remote.backends.support import (
-    Watch,
+    active,
     component_of,
     next_version,
     publishing,
+    raise_not_retrieved,
     running,
     session_tool,
     takes_in_flight,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
-    from twinkle_ray.weights.controller.participants import Participants
-    from twinkle_ray.weights.controller.protocol import SyncController
-    from twinkle_ray.weights.delivery import WeightDelivery
-    from twinkle_ray.weights.messages import Side
+    from twinkle_ray.weights.plan import SyncPlan
     from twinkle_remote.backends.support import WorkersOf
-    from twinkle_remote.protocol import Component
 
 
-T = TypeVar("T")
-_log = logging.getLogger("twinkle.ray")
-_PATIENCE = 5.0  # times as long as giving weights took, a rank waits for the next sync before it is given them again
+@dataclass(frozen=True, slots=True)
+class WeightDelivery:
+    """The result of one sync.
+
+    Attributes:
+        version: Of the weights, counted from 1.
+        moved: Bytes that left the source's ranks; a block counts once, however many ranks receive it.
+    """
+
+    version: int
+    moved: int = 0
 
 
 class WeightSync:
-    """Moves weights from `source` to `target`; each rank sends and receives its own blocks only.
+    """Moves weights from `source` to `target`; each rank gives and gets its own blocks only.
 
     Both are components with a method `weights()` that returns, on each worker, a mapping from name to tensor, DTensor
-    or `Shard`. A call plans the transfer from both sides' shards (once), sends from worker to worker, and writes the
-    target's tensors in place when everything has arrived, or replaces their memory where the target returns
-    `ReplaceableWeights`. It then calls the target's `on_weights(version)`, if there is one. After any failure the
-    target has the weights that it had, and the next call works.
+    or `Shard`; a mapping inside is a named set, whose tensors are called `set.name`. A call plans the transfer from
+    both sides' shards (once), has the source stage a version and the target's workers get it beside their methods. When
+    all have it, each of them applies it between two of its calls, and calls its `on_weights(version)`, if there is one.
+    Later calls of the target run on the version, and none before. After a failure before that the target has the
+    weights that it had, and the next call works. A worker that cannot apply a version ends, and the next sync says so.
 
     Args:
         source: The component whose weights are read.
         target: The component whose weights are written.
-        bucket_bytes: Small blocks are packed up to this size, and larger ones are cut to it; at least 1 MiB.
-        timeout: Seconds for the whole of one sync.
         rename: Gives the target's name for a source name; None leaves the tensor out.
         select: The target names that take part: a predicate, or patterns such as `"*.lora_*"`; others stay as they are.
-        convert: Convert tensors whose dtypes differ between the sides; without it they are an error.
-        check: When to compare digests of the values: of the source's replicas before anything moves, and of both ends
-            after the write. "first": in the first sync, and after layouts or workers have changed. "always": in every
-            sync, which then refuses values that are not finite; the log names them elsewhere. "never": not at all.
-        checksum: Compare a CRC-32 of every bucket at both ends before the write.
-        keep_old: Keep the old values, by one copy more, to go back if a rank dies in the write; else it is no failure.
-        transport: "auto" (by reference within a process, shared memory or CUDA IPC within a host, NCCL or Gloo between
-            hosts), or one of "gloo", "nccl", "shared", "cuda_ipc", "object_store" for every pair of processes.
-        silence: A worker without a sign of life for as many seconds counts as stopped.
-        overwrite_trained: Write into weights that the target trains, too; without it they are an error.
-        patience: Seconds after which a sync that is under way is named once with its ranks and stacks; None: never.
+        convert: What becomes of tensors whose dtypes differ between the sides: True casts them; a function (name,
+            block, dtype) returns the block in the target's dtype, on the source's workers; without it they are an
+            error.
+        timeout: Seconds for the whole of one sync.
+        check: When to compare a hash of each block: of the source's replicas, and of both ends, before the target
+            applies it. "first": in the first sync, and after layouts or workers have changed. "always": in every sync.
+            "never": not at all.
+        transport: Between processes: "store" (the backend's), "nccl", or None: NCCL where each process has a GPU of its
+            own, and else the store. Within a process blocks are copied, and under torchrun they are messages of its
+            processes.
 
     Raises:
         ValueError: For an option out of range.
     """
 
-    @with_known_names
     def __init__(
         self,
         source: object,
         target: object,
         *,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-        timeout: float = 600.0,
         rename: Rename | None = None,
         select: Select | None = None,
-        convert: bool = False,
+        convert: Convert = None,
+        timeout: float = 600.0,
         check: Check = "first",
-        checksum: bool = False,
-        keep_old: bool = False,
-        transport: Transport = "auto",
-        silence: float = 10.0,
-        overwrite_trained: bool = False,
-        patience: float | None = 60.0,
+        transport: Transport = None,
     ) -> None:
         check_transport(transport)
-        for field, seconds in (("timeout", timeout), ("silence", silence)):
-            if not seconds > 0:
-                raise ValueError(f"{field} must be above 0 seconds, got {seconds}")
-        check_bucket_bytes(bucket_bytes)
+        if not timeout > 0:
+            raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
         if check not in get_args(Check):
             raise ValueError(f"check={check!r} is none of {', '.join(map(repr, get_args(Check)))}")
-        self._timeout = timeout
-        self._target = target
-        self._watch = Watch(patience, self._report_waiting)
-        given = {"bucket_bytes": bucket_bytes, "timeout": timeout, "rename": rename, "select": select}
-        given |= {"convert": convert, "check": check, "checksum": checksum, "keep_old": keep_old}
-        given |= {"overwrite_trained": overwrite_trained, "patience": patience}
-        tool = session_tool("weight_sync", source, target, **given, transport=transport, silence=silence)
-        self._options = SyncOptions(
-            bucket_bytes=bucket_bytes,
-            timeout=timeout,
-            match_options=MatchOptions(rename, select, convert),
-            check=check,
-            checksum=checksum,
-            keep_old=keep_old,
-            transport=transport,
-            silence=silence,
-            overwrite_trained=overwrite_trained,
-        )
+        self._timeout, self._target = timeout, target
         self._version = self._given = 0
-        self._began = 0.0
-        self._turn = SyncTurn()
-        self._ranks: RemoteParticipants | None = None
-        if tool is not None:
-            self._controller: SyncController = ServedController(tool)
-            self._served = ServedWeights(tool, target, self, lambda: self._version, lambda: self._given)
-        else:
-            sides: dict[Side, Participants] = {"source": participants_of(source), "target": participants_of(target)}
-            self._controller = Controller(sides, self._options)
-            own = sides["target"]
-            if isinstance(own, RemoteParticipants):
-                self._ranks = own
-                running().weights.add(own.component, self)
+        self._lock = threading.Lock()  # held by the sync that is under way
         self._delivery: WeightDelivery | None = None
         self._open: SyncHandle | None = None
+        options: dict[str, Any] = {"rename": rename, "select": select, "convert": convert, "timeout": timeout}
+        tool = session_tool("weight_sync", source, target, **options, check=check, transport=transport)
+        if tool is None:
+            known = SyncOptions(timeout, MatchOptions(rename, select, convert), check, transport)
+            self._driver: Any = Driver(participants_of(source), participants_of(target), known)
+        else:
+            self._driver = ServedDriver(tool, target)
+        component = component_of(target)
+        if component is not None:
+            running().weights.add(component, self)
 
     def __call__(self) -> int:
         """Sync, and return the new version: 1 after the first sync that worked, then 2, ...
 
-        Where the target works for an open stream, it is the stream's next version.
-        Where the target works for an open stream with `ahead=n`, this returns when all of its living ranks hold the
-        version; each writes it between two calls, and a rank that cannot fails the next sync. Ranks whose workers have
-        ended are left out.
+        Where the target works for an open stream, it is the stream's next version, and ranks whose workers have ended
+        are left out. It waits until all ranks have the version, and, before that, until fewer than two versions (or
+        the `max_lag` of a stream) wait to be applied on a rank.
 
         Raises:
             ManifestError: If the sides do not describe the same weights; nothing has moved.
             WeightSyncError: If the sync failed; the target has the weights that it had.
         """
-        with self._turn.freed_by_interrupt(), self._watch.over():
-            return self._publish(self._arrived(takes_in_flight(self._target)))
+        raise_not_retrieved()
+        deadline = time.monotonic() + self._timeout
+        with self._alone(deadline):
+            began = time.time()
+            for _ in range(3):
+                version = self._stage(deadline)
+                if self._driver.arrive(version, deadline, in_flight=takes_in_flight(self._target)):
+                    return self._publish(version, began)
+            raise WeightSyncError("weights() of the target returns other shards at each call")
 
     def start(self) -> SyncHandle:
-        """Begin a sync, and return once the source's buckets are packed.
+        """Begin a sync, and return once the source has staged the version.
 
-        The source may compute, and change its weights, while buckets travel. The target's weights change only in the
-        handle's `result()`.
+        The source may compute, and change its weights. The target's weights change only after the handle's `result()`.
 
         Raises:
             WeightSyncError: If the sync failed so far, or an earlier one is not finished.
         """
-        with self._turn.freed_by_interrupt(), self._watch.over():
-            self._open = SyncHandle(self, self._begin(detached=True, in_flight=takes_in_flight(self._target)))
+        raise_not_retrieved()
+        deadline = time.monotonic() + self._timeout
+        with self._alone(deadline):
+            began = time.time()
+            version = self._stage(deadline)
+            if version.by_messages and not self._driver.arrive(
+                version, deadline, in_flight=takes_in_flight(self._target)
+            ):
+                raise WeightSyncError("weights() of the target returns other shards than before: sync again")
+            self._open = SyncHandle(self, version, began)
         return self._open
 
     @property
@@ -176,6 +160,17 @@ class WeightSync:
         """The version that the target was given last by this sync; 0 before the first sync, and after a load."""
         return self._given
 
+    @property
+    def delivery(self) -> WeightDelivery | None:
+        """The result of the latest sync that worked; None before the first."""
+        return self._delivery
+
+    @property
+    def plan(self) -> SyncPlan | None:
+        """The plan of the latest sync; None before the first, after one that failed, and over HTTP."""
+        compiled = self._driver.compiled
+        return None if compiled is None else compiled.plan
+
     def state_dict(self) -> dict[str, int]:
         """The version, for a checkpoint."""
         return {"version": self._version}
@@ -184,28 +179,16 @@ class WeightSync:
         """Go on from the version of a checkpoint: the next sync that works publishes the one after it."""
         self._version, self._given = state["version"], 0
 
-    @property
-    def delivery(self) -> WeightDelivery | None:
-        """The result of the latest sync that worked; None before the first."""
-        return self._delivery
-
-    @property
-    def plan(self) -> BoxPlan | None:
-        """The plan of the latest sync; None before the first, after one that failed, and over HTTP."""
-        sync_plan = self._controller.sync_plan
-        return None if sync_plan is None else sync_plan.plan
-
     def close(self) -> None:
-        """Have every worker give back its buffers and connections for this sync; a later call plans anew.
+        """Have every worker give back its buffers for this sync; a later call plans anew.
+
+        It waits until the target's workers have applied what was published.
 
         Raises:
-            WeightSyncError: If a worker is gone.
+            WeightSyncError: If a worker is gone, or could not apply a version.
         """
-        try:
-            self._controller.close(time.monotonic() + self._timeout)
-        finally:
-            self._open = None
-            self._turn.end()
+        self._open = None
+        self._driver.close(time.monotonic() + self._timeout)
 
     def __enter__(self) -> WeightSync:
         return self
@@ -217,155 +200,77 @@ class WeightSync:
             self.close()
 
     def leave_out(self, workers: WorkersOf) -> None:
-        """Leave ranks of the target out of syncs, because their workers are started again, or are drained."""
-        with self._turn.lock:
-            self._own.leave_out(self._own.indices(*workers))
+        """Leave ranks of the target out of syncs, because their workers are started again; returns at once."""
+        self._driver.leave_out(workers)
 
     def take_back(self, workers: WorkersOf) -> None:
-        """Let ranks of the target take part again; the next sync finds out whether they live."""
-        with self._turn.lock:
-            self._own.left_out -= self._own.indices(*workers)
+        """Let ranks of the target take part again; returns at once."""
+        self._driver.take_back(workers)
 
-    def attach(self, handle: object) -> None:
-        """Give another component what the target is given, from now on."""
-        component = component_of(handle)
-        assert component is not None
-
-        def attach() -> None:
-            self._own.attach(handle)
-            running().weights.add(component, self)
-            self._controller.forget()
-
-        self._when_free(time.monotonic() + self._timeout, attach)
-
-    def detach(self, component: Component) -> None:
-        """Give a component that joined nothing any more."""
-
-        def detach() -> None:
-            self._own.detach(component)
-            self._controller.forget()
-
-        self._when_free(time.monotonic() + self._timeout, detach)
-
-    def catch_up(self, workers: WorkersOf, donors: WorkersOf | None) -> None:
-        """Give ranks that are left out the weights of other ranks; without any that give them, all get a new version.
+    def catch_up(self, workers: WorkersOf) -> None:
+        """Give ranks that are left out the latest version, where it is kept; otherwise all ranks get a new one.
 
         Args:
             workers: Ranks of the target that run nothing.
-            donors: The ranks of one replica of the target.
 
         Raises:
             WeightSyncError: It failed; the ranks are still left out.
         """
-        until, takers = time.monotonic() + self._timeout, self._own.indices(*workers)
-        while donors is not None and self._version:
-            version, began = self._version, time.monotonic()
-            if not donated(self._own.some(*donors), self._own.some(*workers), version, self._options):
-                break
-            missed = self._when_free(until, partial(self._taken_back, workers))
-            if missed == version or self._reaches(takers, missed, _PATIENCE * (time.monotonic() - began)):
-                return
-            self.leave_out(workers)
-        self.take_back(workers)
-        if self._version:
-            try:
-                self()
-            except BaseException:
-                self.leave_out(workers)
-                raise
-
-    def _taken_back(self, workers: WorkersOf) -> int:
-        """Let ranks take part again; the version at that moment, which they may have missed."""
-        self.take_back(workers)
-        return self._version
-
-    def _reaches(self, takers: frozenset[int], version: int, seconds: float) -> bool:
-        """Whether a sync after that version gets to these ranks soon."""
-        return wait_until(lambda: self._version > version and takers <= set(self._own.living), seconds)
-
-    @property
-    def _own(self) -> RemoteParticipants:
-        assert self._ranks is not None, "only a component has ranks"
-        return self._ranks
-
-    def _report_waiting(self, seconds: float) -> None:
-        """Name a sync that takes long: its target, and what the ranks that it waits for are at."""
-        component = component_of(self._target)
-        name = type(self._target).__name__ if component is None else f"{component.name} on group {component.group!r}"
-        waits = self._controller.waits_for(seconds) or "nothing is known here of what it waits for"
-        _log.warning("a WeightSync into %s has been under way for %.0f s: %s", name, seconds, waits)
-
-    def _when_free(self, until: float, act: Callable[[], T]) -> T:
-        """Do something at a moment at which no sync is under way."""
-        try:
-            return self._turn.when_free(until, act)
-        except TimeoutError:
-            error = f"another sync into this component was under way for {self._timeout:g} s"
-            raise WeightSyncError(error) from None
-
-    def _take_turn(self) -> float:
-        """Wait until no other attempt is under way; returns the deadline of this one, on the monotonic clock."""
-        if self._open is not None:
-            raise WeightSyncError("an earlier sync is not finished: call its result() first")
         deadline = time.monotonic() + self._timeout
-        self._began = time.time()
-        self._when_free(deadline, self._turn.take_now)
-        return deadline
+        with self._alone(deadline, between=True):
+            if not self._version or self._driver.restore(workers, deadline):
+                self.take_back(workers)
+                return
+        self.take_back(workers)
+        try:
+            self()
+        except BaseException:
+            self.leave_out(workers)
+            raise
 
-    def _begin(self, *, detached: bool, in_flight: bool) -> Any:
-        """Begin an attempt, as soon as no other one is under way."""
-        deadline = self._take_turn()
-        with self._forget_on_error():
-            return self._controller.begin(self._next_version(), deadline, detached=detached, in_flight=in_flight)
+    def _stage(self, deadline: float) -> Version:
+        number = next_version(self._target, self, self._version)
+        in_flight = takes_in_flight(self._target)
+        found: Version = self._driver.stage(number, deadline, in_flight=in_flight, most_waiting=_most(self._target))
+        return found
 
-    def _next_version(self) -> int:
-        return next_version(self._target, self, self._version)
+    def _finish(self, version: Version, began: float) -> int:
+        deadline = time.monotonic() + self._timeout
+        with self._alone(deadline, between=True):
+            in_flight = takes_in_flight(self._target)
+            if not version.by_messages and not self._driver.arrive(version, deadline, in_flight=in_flight):
+                raise WeightSyncError("weights() of the target returns other shards than before: sync again")
+            return self._publish(version, began)
 
-    def _arrived(self, in_flight: bool) -> Any:
-        """An attempt that every rank of the target has written, or holds in flight; lost ranks are left out.
-
-        Whether ranks were lost is asked before another thread can sync: that one begins with other ranks.
-        """
-        while True:
-            deadline = self._take_turn()
-            with self._forget_on_error():
-                try:
-                    number = self._next_version()
-                    attempt = self._controller.begin(number, deadline, detached=False, in_flight=in_flight)
-                    self._delivery = self._controller.commit(attempt)
-                    return attempt
-                except WeightSyncError:
-                    if not self._controller.can_continue_without():
-                        raise
-                self._controller.forget()
-            self._turn.end()
-
-    def _commit(self, attempt: Any) -> Any:
-        with self._forget_on_error():
-            self._delivery = self._controller.commit(attempt)
-        return attempt
-
-    def _publish(self, attempt: Any) -> int:
-        """Publish the version of an attempt that has arrived, and return it."""
-        assert self._delivery is not None
-        with self._forget_on_error(), publishing(self._target, self._began, self._delivery.version):
-            self._controller.publish(attempt)
-            self._version = self._given = self._delivery.version
-        with self._forget_on_error():
-            self._controller.finalize(attempt)
-        self._turn.end()
+    def _publish(self, version: Version, began: float) -> int:
+        """Have the version applied, so that it counts; the streams of the target begin nothing meanwhile."""
+        with publishing(self._target, began, version.number):
+            self._driver.publish(version)
+            self._version = self._given = version.number
+        self._delivery = WeightDelivery(version.number, version.moved)
+        self._driver.check_applied()
         return self._version
 
     @contextmanager
-    def _forget_on_error(self) -> Iterator[None]:
-        """Have the next sync plan anew after any error inside."""
+    def _alone(self, deadline: float, *, between: bool = False) -> Iterator[None]:
+        """A block in which no other sync is under way; the next one plans anew after an error.
+
+        Args:
+            deadline: On the monotonic clock, for the wait.
+            between: It may be between `start` and `result`.
+        """
+        if self._open is not None and not between:
+            raise WeightSyncError("an earlier sync is not finished: call its result() first")
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            error = f"another sync into this component was under way for {self._timeout:g} s"
+            raise WeightSyncTimeoutError(error)
         try:
             yield
         except BaseException:
-            self._controller.forget()
-            self._open = None
-            self._turn.end()
+            self._driver.forget()
             raise
+        finally:
+            self._lock.release()
 
 
 class SyncHandle:
@@ -373,16 +278,17 @@ class SyncHandle:
 
     Args:
         sync: The sync.
-        attempt: The attempt that it has begun.
+        version: The version that was staged.
+        began: Wall clock when it began.
     """
 
-    def __init__(self, sync: WeightSync, attempt: Any) -> None:
-        self._sync, self._attempt = sync, attempt
+    def __init__(self, sync: WeightSync, version: Version, began: float) -> None:
+        self._sync, self._staged, self._began = sync, version, began
         self._version: int | None = None
         self._error: Exception | None = None
 
     def result(self) -> int:
-        """Wait until everything has arrived, write it into the target's weights, and return the new version.
+        """Have the target get the staged version and apply it, and return its number; waits as a sync does.
 
         Raises:
             WeightSyncError: If the sync failed; the target has the weights that it had.
@@ -392,9 +298,14 @@ class SyncHandle:
         if self._version is None:
             self._sync._open = None
             try:
-                with self._sync._watch.over():
-                    self._version = self._sync._publish(self._sync._commit(self._attempt))
+                self._version = self._sync._finish(self._staged, self._began)
             except Exception as error:
                 self._error = error
                 raise
         return self._version
+
+
+def _most(target: object) -> int:
+    """The largest `max_lag` of the streams that a component works for; 0 without one."""
+    component, runtime = component_of(target), active()
+    return 0 if component is None or runtime is None else runtime.streams.max_lag(component)

@@ -1,5 +1,5 @@
-"""Groups of workers: the actors, their node agents, and workers that are lost.
+"""Groups of workers: the actors, the queue of their tasks, and workers that are lost.
 
-A worker is `rank_actor.RankActor`; a `group.RayGroup` sends tasks to those of one group. `groups.RayGroups` is the
-backend over all groups, in the driver and in workers that call others, which have it by `worker_backend`.
+A worker is `rank_actor.RankActor`. A `group.RayGroup` gives tasks for those of one group to the process's
+`task_queue.TaskQueue`, which sends them. `core.RayGroups` is the backend over all groups, in the driver and in workers.
 """

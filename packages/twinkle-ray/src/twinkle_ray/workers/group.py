@@ -1,113 +1,109 @@
-"""A group of workers: it submits tasks to its actors and reads their outcomes."""
+"""A group of workers: it queues tasks for its actors, and asks these where they are."""
 
 from __future__ import annotations
 
-import threading
+import os
+import time
 import weakref
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.by_node.node_reply import NodeReply
 from twinkle_ray.objects.wire import task_to_wire, unsendable
-from twinkle_ray.replies.awaited_replies import Origin, ReplyAmong
-from twinkle_ray.replies.reply import RayReply
-from twinkle_ray.replies.withdrawn import withdraw
-from twinkle_ray.workers.loop_sender import LoopSender
+from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.lost import to_failure
-from twinkle_ray.workers.member import LeftActor
-from twinkle_ray.workers.processes import Process, is_known_to_live, stacks_of
-from twinkle_ray.workers.shown_waits import waits_of
-from twinkle_remote.backends.support import report_start
-from twinkle_remote.errors import DispatchError, TwinkleError
-from twinkle_remote.protocol import Outcome, UncheckedError
+from twinkle_ray.workers.member import answers_of, lives
+from twinkle_ray.workers.replies import KeptTask, RayReply
+from twinkle_ray.workers.task_queue import RankQueues, Waiting
+from twinkle_remote.backends.support import capture, report_start
+from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, DispatchError, TwinkleError
+from twinkle_remote.protocol import Outcome, UncheckedError, WorkerGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_ray.by_node.calls_by_node import CallsByNode
-    from twinkle_ray.replies.awaited_replies import Origins, ReplySource
-    from twinkle_ray.replies.reply import LostReply
-    from twinkle_ray.replies.waiting_inputs import WaitingInputs
+    from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.member import Member
-    from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo, WorkerWaits
+    from twinkle_ray.workers.task_queue import TaskQueue
+    from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
 
-_LARGEST_CACHED = 2048  # bytes
-_REPLIES = (RayReply, NodeReply)
+_numbers = count()
+_CALLER = f"{os.getpid():x}-{os.urandom(6).hex()}"
+_LARGEST_KEPT = 2048  # bytes
+_WAITS = "it waits for the arguments of the call"
+_SILENT = "it does not answer: it is stopped, it holds the GIL, or its node cannot be reached"
 
 
-class RayGroup:
+class RayGroup(WorkerGroup):
     """The workers of one group.
 
     Args:
         name: Name of the group.
         members: In rank order.
-        is_driver: This is the one process that may rely on the tasks that the actors have cached.
+        is_driver: This process has started the workers.
         keeps_constructors: Keep the tasks that constructed components, and their inputs, for a restart.
 
     Attributes:
         name: As given.
         size: Number of workers.
+        members: As given.
         created: The tasks that constructed components, by instance, then by rank, in order.
         deaths: For each lost rank, the method during which it was lost.
-        labels: Labels of the workers of all groups by actor id.
-        waiting: Waits for the inputs of tasks.
-        agents: The nodes' agents by node id.
-        by_node: Sends calls by node; None if every rank is sent its own.
-        takes_unchecked: As in `WorkerGroup`.
+        undivided: As in `WorkerGroup`; so is `takes_unchecked`.
     """
 
-    takes_unchecked = True
+    undivided, takes_unchecked = False, True
 
     def __init__(
         self, name: str, members: Sequence[Member], *, is_driver: bool = False, keeps_constructors: bool = False
     ) -> None:
         self.name, self.size = name, len(members)
-        self._keeps_constructors = keeps_constructors
-        self._lock = threading.Lock()
+        self.members = tuple(members)
         self.created: dict[str, dict[int, tuple[Task, InputReplies]]] = {}
-        self._is_driver = is_driver
+        self.deaths: dict[int, str] = {}
+        self._is_driver, self._keeps_constructors = is_driver, keeps_constructors
         self._former: set[str] = set()
-        self._take_members(members)
-        self._cached: dict[int, bytes] = {}
-        self._requests: dict[int, int] = {}
+        self._ended: dict[int, str] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
-        self.deaths: dict[int, str] = {}
-        self._ended: dict[int, str] = {}
-        self.labels: Mapping[str, str] = {}
-        self.waiting: WaitingInputs | None = None
-        self.agents: Mapping[str, Any] = {}
-        self.by_node: CallsByNode | None = None
-        self._sender = LoopSender([member.alive for member in self.members])
+        self._loops: dict[int, LoopCalls] = {}
+        self._kept: dict[int, KeptTask] = {}
+        self._labels: Mapping[str, str] = {}
+        self._queue: TaskQueue
+        self._queues: RankQueues
+        self._store: RayStore
 
-    def _take_members(self, members: Sequence[Member]) -> None:
-        self.members = tuple(members)
-        # Methods of the actors, looked up once; see `RankActor` for what each is sent.
-        self._run: Sequence[Any] | LeftActor = [member.actor.run for member in self.members]
-        self._run_with_inputs: Sequence[Any] | LeftActor = [member.actor.run_with_inputs for member in self.members]
-        self._run_and_cache: Sequence[Any] | LeftActor = [member.actor.run_and_cache for member in self.members]
-        self._run_cached: Sequence[Any] | LeftActor = [member.actor.run_cached for member in self.members]
+    def connect(self, queue: TaskQueue, store: RayStore, labels: Mapping[str, str]) -> None:
+        """Take what all groups of this process share.
+
+        Args:
+            queue: The thread that sends.
+            store: The store of this process.
+            labels: Labels of the workers of all groups by actor id.
+        """
+        if not hasattr(self, "_queue"):
+            self._queue, self._queues = queue, RankQueues(queue, self._send)
+        self._store, self._labels = store, labels
 
     def restart(self, members: Sequence[Member]) -> None:
         """Have other workers in the places of those of their ranks, which have ended."""
         fresh = {member.info.rank: member for member in members}
-        with self._lock:
-            self._former.update(self.members[rank].id for rank in fresh)
-            self._take_members([fresh.get(rank, member) for rank, member in enumerate(self.members)])
-            for rank, member in fresh.items():
-                self._cached.pop(rank, None)
-                self.deaths.pop(rank, None)
-                self._ended.pop(rank, None)
-                self._sender.restart(rank, member.alive)
+        self._former.update(self.members[rank].id for rank in fresh)
+        self.members = tuple([fresh.get(rank, member) for rank, member in enumerate(self.members)])
+        for rank in fresh:
+            for held in (self.deaths, self._ended, self._loops, self._kept):
+                held.pop(rank, None)
 
     def leave(self) -> None:
-        """Let go of the actors, which have ended: what is still held of this group keeps no handle of them."""
+        """Let go of the actors, which have ended: for each handle that lives, Ray keeps a connection."""
+        self._loops.clear()
+        self._kept.clear()
         for member in self.members:
-            member.leave()
-        self._run = self._run_with_inputs = self._run_and_cache = self._run_cached = LeftActor()
+            member.actor = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayGroup, (self.name, self.members)
@@ -126,33 +122,23 @@ class RayGroup:
             self._wire(task)
         return tasks
 
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> RayReply | NodeReply:
-        """Send a task to a rank; a task that ranks share is pickled once."""
-        return self.submit_all([rank], [task], [0], inputs)[0]
-
-    def submit_all(
+    def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
-    ) -> list[RayReply | NodeReply]:
-        """Send a call: one message to each rank, or to each node."""
+    ) -> Sequence[RayReply]:
+        """Queue a call: one message to each rank; a task that ranks share is pickled once."""
         if tasks[0].kind in ("create", "drop"):
             self._note(ranks, tasks, of_rank, inputs)
-        by_node = self.by_node
-        if by_node is None or (tasks[0].concurrent and self._sender.runs_concurrent(ranks[0])):
-            return [self._send(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
-        through, indices, direct = list(ranks), list(of_rank), dict[int, RayReply | NodeReply]()
-        if not by_node.reaches_all:
-            pairs = list(zip(ranks, of_rank, strict=True))
-            direct = {rank: self._send(rank, tasks[i], inputs) for rank, i in pairs if not by_node.reaches(rank)}
-            through = [rank for rank in ranks if rank not in direct]
-            indices = [index for rank, index in pairs if rank not in direct]
-        used = dict.fromkeys(indices)
-        wires = {index: self._wire(tasks[index]) for index in used}
-        waits = {index: tuple(self._inputs(tasks[index], inputs)) for index in used} if inputs else {}
-        sent = by_node.send(through, indices, tasks, wires, waits) if through else []
-        if not direct:
-            return list(sent)
-        direct.update(zip(through, sent, strict=True))
-        return [direct[rank] for rank in ranks]
+        items, stored = [], set[int]()
+        for rank, index in zip(ranks, of_rank, strict=True):
+            task = tasks[index]
+            wire, sent = self._wire(task)
+            if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
+                sent = 0 if index in stored else sent
+                stored.add(index)
+            key = f"{_CALLER}-{next(_numbers)}" if task.on_loop else ""
+            items.append(Waiting(RayReply(self, rank, task, sent, key), task, wire, inputs))
+        self._queue.put(partial(self._queues.add, items))
+        return [item.reply for item in items]
 
     def _note(self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies) -> None:
         """Remember what is constructed and dropped."""
@@ -168,48 +154,62 @@ class RayGroup:
             made = self.created.setdefault(first.instance, {})
             made.update({rank: (tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)})
 
-    def _send(self, rank: int, task: Task, inputs: InputReplies) -> RayReply:
-        """Send a task straight to its rank."""
-        wire, sent = self._wire(task)
-        if task.concurrent and self.waiting is not None and self._sender.runs_concurrent(rank):
-            call = self._sender.send_concurrent(self.waiting, self.members[rank], rank, wire)
-            return RayReply(self, rank, call.reply, task, sent, on_loop=call)
-        if task.on_loop or inputs or not self._is_driver or type(wire) is not bytes or sent > _LARGEST_CACHED:
-            if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
-                key = id(task)
-                self._wires[key] = (self._wires[key][0], wire, 0)
-            refs = self._inputs(task, inputs)
+    def _send(self, item: Waiting) -> None:
+        """Send a task whose inputs are there to its rank; or answer at once, if one of them has failed."""
+        reply, task = item.reply, item.task
+        try:
+            failed, reads = item.inputs.of_task(task, self._store.keep)
+            for outcome in failed:
+                assert outcome.failure is not None
+                now = time.time()
+                reply.answer(Outcome(reply.rank, failure=outcome.failure.as_upstream(), started=now))
+                return
+            actor = self.members[reply.rank].actor
+            given = () if reads is None else (reads,)
             if task.on_loop:
-                assert self.waiting is not None
-                call = self._sender.send(self.waiting, self.members[rank], rank, wire, refs)
-                return RayReply(self, rank, call.reply, task, sent, on_loop=call)
-            run = self._run_with_inputs[rank] if refs else self._run[rank]
-            return RayReply(self, rank, run.remote(wire, *refs), task, sent)
-        with self._lock:  # between what the actor has cached and what it is sent, nothing else may be sent
-            if self._cached.get(rank) == wire:
-                return RayReply(self, rank, self._run_cached[rank].remote(), task, 0)
-            self._cached.pop(rank, None)
-            count = self._requests[rank] = self._requests.get(rank, 0) + 1
-            return RayReply(self, rank, self._run_and_cache[rank].remote(wire), task, sent, (wire, count))
+                if reply.rank not in self._loops:
+                    self._loops[reply.rank] = LoopCalls(actor, _CALLER, self._queue)
+                self._loops[reply.rank].start(reply, item.wire, given)
+            elif task.concurrent:
+                reply.expect(actor.run_beside.remote(item.wire, *given))
+            elif given or not self._is_driver or type(item.wire) is not bytes or len(item.wire) > _LARGEST_KEPT:
+                reply.expect(actor.run.remote(item.wire, *given))
+            else:
+                self._send_kept(item, actor)
+        except Exception as error:  # of the plan, or of Ray, which was shut down
+            reply.answer(self._failed(reply, error))
 
-    def _inputs(self, task: Task, inputs: InputReplies) -> list[Any]:
-        """The refs that a task waits for: the input waiter's reply that says what it reads."""
-        if not inputs:
-            return []
-        assert self.waiting is not None
-        return [self.waiting.replies(inputs, _sources, _origins)[task.place]]
+    def _send_kept(self, item: Waiting, actor: Any) -> None:
+        """Send a small task of the driver, which the worker keeps: the same one is sent without arguments next time."""
+        kept = self._kept.get(item.reply.rank)
+        if kept is not None and kept.wire == item.wire and kept.is_there:
+            item.reply.expect(actor.run_kept.remote())
+            return
+        item.reply.kept = self._kept[item.reply.rank] = KeptTask(item.wire)
+        item.reply.expect(actor.run_and_keep.remote(item.wire))
 
-    def open_concurrent(self, ranks: Sequence[int]) -> None:
-        """Have ranks run concurrent tasks from now on: Ray gives a busy actor no other work."""
-        if self.waiting is not None:
-            for rank in ranks:
-                self._sender.open_concurrent(self.waiting, self.members[rank], rank)
+    def _failed(self, reply: RayReply, error: Exception) -> Outcome:
+        info = self.info(reply.rank)
+        failure = capture(error, info.label(self._coordinate(reply)), info, reply.name, live=False)
+        return Outcome(reply.rank, failure=failure)
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops; returns at once."""
-        calls = [reply.on_loop for reply in replies if isinstance(reply, _REPLIES) and reply.on_loop is not None]
-        if calls and self.waiting is not None:
-            self._sender.cancel(self.waiting, calls)
+        self.withdraw([reply for reply in replies if isinstance(reply, RayReply) and reply.key])
+
+    def withdraw(self, replies: Sequence[Reply]) -> None:
+        """Cancel tasks of event loops, and tasks that their workers have not begun."""
+        for reply in replies:
+            if isinstance(reply, RayReply):
+                self._queue.put(partial(self._cancel, reply))
+
+    def _cancel(self, reply: RayReply) -> None:
+        if self._queues.withdraw(reply):
+            reply.answer(self._failed(reply, CallCancelledError(BEFORE_IT_BEGAN)))
+        elif reply.key:
+            self.members[reply.rank].actor.cancel.remote(reply.key)
+        elif reply.ref is not None:
+            self.members[reply.rank].actor.withdraw.remote(reply.ref.task_id().hex())
 
     def end_ranks(self, ranks: Sequence[int], why: str) -> Sequence[int]:
         """End the processes of ranks; the driver alone does."""
@@ -220,65 +220,33 @@ class RayGroup:
             ray.kill(self.members[rank].actor, no_restart=True)
         return ranks
 
-    def withdraw(self, replies: Sequence[Reply]) -> None:
-        """Cancel tasks of event loops, and tasks that their workers have not begun."""
-        self.cancel(replies)
-        mine = [reply for reply in replies if isinstance(reply, RayReply) and reply.on_loop is None]
-        if self.waiting is None or not mine:
-            return
-        members = [self.members[one.rank] for one in mine]
-        at = [Process(member.node, member.info.pid, member.stack) for member in members]
-        withdraw(
-            [(process, one.ref.task_id().hex()) for process, one in zip(at, mine, strict=True)], self.waiting.agent
-        )
+    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
+        """Where the methods of ranks are, as these say themselves."""
+        found = answers_of([self.members[rank].actor.stack.remote() for rank in ranks])
+        return {rank: stack or _SILENT for rank, stack in zip(ranks, found, strict=True)}
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of replies wait; for other replies the stacks of their ranks."""
-        calls = {r.rank: r.on_loop for r in replies if isinstance(r, _REPLIES) and r.on_loop is not None}
-        found: dict[int, str | None] = {}
-        if calls and self.waiting is not None:
-            found.update(zip(calls, self._sender.places(self.waiting, list(calls.values())), strict=True))
-        known = {rank: place for rank, place in found.items() if place is not None}
-        return {**self.stacks([reply.rank for reply in replies if reply.rank not in known]), **known}
+        mine = [reply for reply in replies if isinstance(reply, RayReply)]
+        waiting = {reply.rank: _WAITS for reply in mine if self._queues.waits(reply)}
+        loops = [reply for reply in mine if reply.key and reply.rank not in waiting]
+        asked = [self.members[reply.rank].actor.where.remote(reply.key) for reply in loops]
+        known = {reply.rank: place for reply, place in zip(loops, answers_of(asked), strict=True) if place is not None}
+        rest = [reply.rank for reply in mine if reply.rank not in waiting and reply.rank not in known]
+        return {**self.stacks(rest), **waiting, **known}
 
-    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
-        """The keys of tasks of event loops; None for a concurrent task."""
-        calls = [reply.on_loop if isinstance(reply, _REPLIES) else None for reply in replies]
-        return [None if call is None else call.key for call in calls]
-
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
-        """The waits of the tasks of ranks, by rank; of a worker that does not answer nothing is known."""
-        asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
-        agent = None if self.waiting is None else self.waiting.agent
-        found = dict(zip(ranks, waits_of(asked, agent), strict=True))
-        return {rank: wait for rank, wait in found.items() if wait is not None}
-
-    def confirm(self, rank: int, wire: bytes, count: int) -> None:
-        """The actor has answered `run_and_cache`; it may be asked to `run_cached` where that was the latest."""
-        with self._lock:
-            if self._requests.get(rank) == count:
-                self._cached[rank] = wire
-
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """The stacks of ranks; the stacks of other nodes are read by the agents of these nodes."""
-        asked = [Process(member.node, member.info.pid, member.stack) for member in map(self.members.__getitem__, ranks)]
-        return dict(zip(ranks, stacks_of(asked, self.agents), strict=True))
-
-    def label(self, reply: LostReply) -> str:
-        """The short name of the rank of a reply, with its coordinate."""
+    def _coordinate(self, reply: RayReply) -> Mapping[str, int] | None:
         mesh = self._meshes.get(reply.instance)
-        return self.members[reply.rank].info.label(None if mesh is None else mesh.coordinate(reply.rank))
+        return None if mesh is None else mesh.coordinate(reply.rank)
 
-    def lost(self, reply: LostReply, error: Exception) -> Outcome:
-        """The outcome of a rank for which Ray raised an error."""
-        mesh = self._meshes.get(reply.instance)
-        coordinate = None if mesh is None else mesh.coordinate(reply.rank)
+    def lost(self, reply: RayReply, error: BaseException) -> Outcome:
+        """The outcome of a rank for which Ray raised an error; it may ask the worker whether it lives."""
         member = self.members[reply.rank]
         ended = getattr(error, "actor_id", None)
         own = ended if ended in self._former else member.id  # a worker that had this rank before
         unsure = isinstance(error, ray.exceptions.ActorUnavailableError)
-        lives = unsure and is_known_to_live(Process(member.node, member.info.pid, member.stack), self.agents)
-        failure = to_failure(error, member.info, coordinate, self.labels, own, reply.name, lives=lives)
+        alive = unsure and lives(member)
+        failure = to_failure(error, member.info, self._coordinate(reply), self._labels, own, reply.name, lives=alive)
         if failure.died and not failure.upstream and not unsure:
             self.deaths.setdefault(reply.rank, reply.name)
             if reply.rank in self._ended:
@@ -302,24 +270,3 @@ class RayGroup:
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
         self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
         return wire, nbytes
-
-
-def _sources(inputs: InputReplies) -> tuple[list[ReplySource], list[ReplySource]]:
-    """Where the answers of the inputs, and of the watched replies, come from."""
-    return [_source(reply) for reply in inputs], [_source(reply) for reply in inputs.watched]
-
-
-def _origins(inputs: InputReplies) -> Origins:
-    """The nodes that the inputs and the watched replies need."""
-    found: dict[str, list[Origin]] = {}
-    for index, reply in enumerate([*inputs, *inputs.watched]):
-        assert isinstance(reply, _REPLIES), "a reply of another backend"
-        info = reply.source.group.members[reply.rank].info
-        for node in reply.nodes:
-            found.setdefault(node, []).append(Origin(index, info, reply.name))
-    return found
-
-
-def _source(reply: Reply) -> ReplySource:
-    assert isinstance(reply, _REPLIES), "a reply of another backend"
-    return reply.ref if isinstance(reply, RayReply) else ReplyAmong(reply.source.first, reply.rank)

@@ -1,109 +1,107 @@
-"""The part of a rank's actor for tasks of the event loop: started in their turn, answered later, cancelled, located.
+"""Coroutines on a worker: a request starts one in its turn, and its outcome is fetched later, with others.
 
-Ray runs the methods of the group "control" on threads of their own, while tasks run on the main thread.
+The caller has one request for outcomes open at each worker where coroutines of its run. A worker keeps an outcome until
+the caller says that it has it, so that a lost answer loses none.
 """
 
 from __future__ import annotations
 
-import contextlib
+import threading
+from collections import deque
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import ray
-
-from twinkle_ray.forkserver.forked import Asker
-from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
+from ray import exceptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
-    from twinkle_ray.objects.wire import Wire
-    from twinkle_ray.replies.loop_replies import OutcomeWire
-    from twinkle_remote import CallRecord
-    from twinkle_remote.backends.support import Worker
-    from twinkle_remote.protocol import HandedShare, Outcome, WorkerInfo
+    from twinkle_ray.workers.replies import OutcomeWire, RayReply
+    from twinkle_ray.workers.task_queue import TaskQueue
 
-CONTROL = "control"
-CONTROL_THREADS = 3  # one of them for `alive`
-_LOOK_SECONDS = 1.0  # between two looks whether the raylet is there
+_POLL_SECONDS = 20.0  # after which a worker answers without an outcome: the caller may have ended
+_RETRY_SECONDS = 0.5
+Numbered = tuple[int, str, "OutcomeWire"]
+
+
+class Outcomes:
+    """The outcomes of coroutines of one caller, on the worker."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._kept: deque[Numbered] = deque()
+        self._numbers = count(1)
+
+    def add(self, key: str, wire: OutcomeWire) -> None:
+        """Keep an outcome for the caller."""
+        with self._changed:
+            self._kept.append((next(self._numbers), key, wire))
+            self._changed.notify_all()
+
+    def after(self, number: int) -> list[Numbered]:
+        """Wait for outcomes; without one the answer is empty after some seconds.
+
+        Args:
+            number: The caller has those up to this one, which are forgotten.
+        """
+        with self._changed:
+            while self._kept and self._kept[0][0] <= number:
+                self._kept.popleft()
+            self._changed.wait_for(lambda: self._kept, _POLL_SECONDS)
+            return list(self._kept)
 
 
 class LoopCalls:
-    """Tasks of the event loop.
+    """The coroutines of this process on one worker; on the thread of the task queue alone.
 
-    Attributes:
-        worker: Runs the tasks, once it has a rank.
-        info: Its group, rank and node.
-        places: Coordinate of each of its components.
-        waiters: The waiters of the callers that it has met.
+    Args:
+        actor: The worker.
+        caller: Id of this process.
+        queue: The thread.
     """
 
-    worker: Worker | None
-    info: WorkerInfo
-    places: dict[str, Mapping[str, int]]
-    waiters: dict[str, Any]
+    def __init__(self, actor: Any, caller: str, queue: TaskQueue) -> None:
+        self._actor, self._caller, self._queue = actor, caller, queue
+        self._pending: dict[str, RayReply] = {}
+        self._received = 0
+        self._polls = False
 
-    def __init__(self) -> None:
-        self.waiters = {}
+    def start(self, reply: RayReply, wire: Any, reads: Any) -> None:
+        """Start a coroutine."""
+        self._pending[reply.key] = reply
+        started = self._actor.start_on_loop.remote(wire, self._caller, reply.key, *reads)
+        started.future().add_done_callback(partial(self._started, reply))
+        self._poll()
 
-    def meet(self, caller: str, waiter: Any) -> None:
-        """Take the input waiter of a process, to which the outcomes of its tasks are delivered."""
-        self.waiters[caller] = waiter
+    def _started(self, reply: RayReply, answered: Future[None]) -> None:
+        error = answered.exception()
+        if error is not None:
+            reply.lose(error)
 
-    def start_on_loop(self, wire: Wire, caller: str, key: str, *inputs: HandedShare | OutcomeWire) -> None:
-        """Start a task on the event loop.
+    def _poll(self) -> None:
+        if self._pending and not self._polls:
+            self._polls = True
+            asked = self._actor.outcomes.remote(self._caller, self._received)
+            asked.future().add_done_callback(lambda answered: self._queue.put(partial(self._take, answered)))
 
-        Args:
-            wire: The task.
-            caller: The process whose input waiter takes the outcome.
-            key: Id of the task.
-            *inputs: Outcomes that its lazy arguments read; or what an input waiter has planned that it reads.
-        """
-        from twinkle_remote.protocol import HandedShare, Outcome
-
-        waiter = self.waiters[caller]
-
-        def answer(outcome: Outcome) -> None:
-            with contextlib.suppress(ray.exceptions.RayError):  # the caller has ended
-                waiter.deliver.remote(key, outcome_to_wire(outcome))
-
-        task = None
-        try:
-            task = task_from_wire(wire)
-            assert self.worker is not None
-            given = next((source for source in inputs if isinstance(source, HandedShare)), None)
-            outcomes = [outcome_from_wire(source) for source in inputs if not isinstance(source, HandedShare)]
-            self.worker.start(task, outcomes, given, key=key, answer=answer)
-        except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
-            from twinkle_remote.backends.support import capture
-
-            name = UNREAD if task is None else task.name
-            label = self.info.label(None if task is None else self.places.get(task.instance))
-            answer(Outcome(self.info.rank, failure=capture(error, label, self.info, name, live=False)))
-
-    @ray.method(concurrency_group=CONTROL)
-    def alive(self) -> None:
-        """Wait while the raylet lives: the answer is an error as soon as this process has ended.
-
-        A worker whose raylet has ended waits for its threads before it ends.
-        """
-        raylet = Asker()
-        while raylet.lives(_LOOK_SECONDS):
-            pass
-
-    @ray.method(concurrency_group=CONTROL)
-    def cancel(self, key: str) -> None:
-        """Cancel a task of the event loop."""
-        if self.worker is not None:
-            self.worker.loop.cancel(key)
-
-    @ray.method(concurrency_group=CONTROL)
-    def own_records(self, since: float) -> Sequence[CallRecord]:
-        """The metrics of the calls that this worker has made since then."""
-        from twinkle_remote.backends.support import report_records
-
-        return report_records(since)
-
-    @ray.method(concurrency_group=CONTROL)
-    def where(self, key: str) -> str | None:
-        """Where a task of the event loop runs or waits; None if it has not begun or is done."""
-        return None if self.worker is None else self.worker.loop.stack(key)
+    def _take(self, answered: Future[list[Numbered]]) -> None:
+        self._polls = False
+        error = answered.exception()
+        if isinstance(error, exceptions.ActorUnavailableError):  # the connection broke; it may be there again
+            again = threading.Timer(_RETRY_SECONDS, self._queue.put, [self._poll])
+            again.daemon = True
+            again.start()
+            return
+        if error is not None:
+            for reply in self._pending.values():
+                reply.lose(error)
+            self._pending.clear()
+            return
+        for number, key, wire in answered.result():
+            self._received = number
+            if key in self._pending:
+                self._pending.pop(key).take(wire)
+        for key in [key for key, reply in self._pending.items() if reply.done()]:
+            del self._pending[key]
+        self._poll()

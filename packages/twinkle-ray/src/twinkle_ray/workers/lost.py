@@ -25,7 +25,7 @@ _LOST = (
 
 
 def to_failure(
-    error: Exception,
+    error: BaseException,
     info: WorkerInfo,
     coordinate: Mapping[str, int] | None,
     others: Mapping[str, str],

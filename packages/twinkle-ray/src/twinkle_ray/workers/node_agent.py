@@ -1,4 +1,4 @@
-"""The agent of a node, where a cluster has several: it cuts rows of values and reads stacks of workers there."""
+"""The agent of a node, where a cluster has several: it cuts rows of values there."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.cluster.node_actors import ATTEMPTS, options_on
-from twinkle_ray.cluster.remote_once import remote_once
+from twinkle_ray.cluster.nodes import ATTEMPTS, options_on, remote_once
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
-from twinkle_ray.replies.withdrawn import write_withdrawn
-from twinkle_ray.workers.shown_waits import read_waits
-from twinkle_ray.workers.stack_dump import is_alive, read_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
-    from twinkle_ray.objects.shared_memory.placed import Placed
-    from twinkle_remote.protocol import Columns, Rows, WorkerWaits
+    from twinkle_ray.objects.segments import Placed
+    from twinkle_remote.protocol import Columns, Rows
 
     _Piece = ray.ObjectRef[Pickled]
 
@@ -32,7 +28,6 @@ class NodeAgent:
     def __init__(self) -> None:
         self._agents: Mapping[str, Any] = {}
         self._pieces: dict[tuple[object, ...], tuple[float, Any]] = {}
-        self._lost: Mapping[str, str] = {}
 
     def connect(self, agents: Mapping[str, Any]) -> None:
         """Take the agents of all nodes, by node id."""
@@ -51,11 +46,11 @@ class NodeAgent:
         )
 
     def cut(self, held: Sequence[ray.ObjectRef[Pickled]], numbers: Rows | None, columns: Columns | None) -> Pickled:
-        """Rows of a value that lies on this node, in its stored form; see `PickingStore.pick`."""
+        """Rows of a value that lies on this node, in its stored form; see `Store.get`."""
         form = ray.get(held[0]).open()
         if columns is None and isinstance(numbers, range) and numbers.step == 1:
             return pack(rows.cut(form, numbers.start, numbers.stop))
-        return pack(rows.fold(rows.pick(form, numbers, columns)[0]))
+        return pack(rows.fold(rows.unfold(form, numbers, columns)[0]))
 
     def whole(self, held: Sequence[ray.ObjectRef[Placed]], node: str) -> list[ray.ObjectRef[Pickled]]:
         """A value in a segment of another node, as a ref that every rank of this node may read."""
@@ -76,40 +71,9 @@ class NodeAgent:
         """A value in a segment of this node, as Ray carries it to others."""
         return ray.get(held[0]).mapped()
 
-    def take_lost(self, lost: Mapping[str, str]) -> None:
-        """Take which nodes are lost, and why."""
-        self._lost = lost
-
-    def lost_nodes(self) -> Mapping[str, str]:
-        """The reasons of the lost nodes by node id, for those who wait for them on this node."""
-        return self._lost
-
-    def stacks(self, asked: Sequence[tuple[int, int]]) -> list[str]:
-        """The stacks of workers of this node, each given as its pid and the descriptor of its stack."""
-        return read_stacks(asked)
-
-    def is_alive(self, pid: int, descriptor: int) -> bool:
-        """Whether a worker of this node is there, given as its pid and the descriptor of its stack."""
-        return is_alive(pid, descriptor)
-
-    def waits(self, pids: Sequence[int]) -> list[WorkerWaits | None]:
-        """The waits of the tasks of workers of this node."""
-        return read_waits(pids)
-
-    def ask_waits(self, node: str, pids: Sequence[int]) -> list[ray.ObjectRef[list[WorkerWaits | None]]]:
-        """Ask the agent of another node what the tasks of its workers wait for; its answer is not waited for here."""
-        return [self._agents[node].waits.remote(pids)]
-
-    def withdraw(self, node: str, asked: Sequence[tuple[int, str]]) -> None:
-        """Have workers of a node not begin tasks, each given as a process id and Ray's id of the task."""
-        if node == ray.get_runtime_context().get_node_id():
-            write_withdrawn(asked)
-        else:
-            self._agents[node].withdraw.remote(node, asked)
-
 
 def start_agents(
-    nodes: Sequence[str], agents: dict[str, Any], lost: Container[str] = frozenset()
+    nodes: Sequence[str], agents: dict[str, Any], alive: Container[str] | None = None
 ) -> dict[str, ray.ObjectRef[None]]:
     """Start an agent on each of some nodes, and make all agents known to each other.
 
@@ -118,7 +82,7 @@ def start_agents(
     Args:
         nodes: Ray's ids of the nodes.
         agents: The agents by node id; the new ones are added.
-        lost: Ids of lost nodes, whose agents are left out.
+        alive: Ids of the nodes that are alive; the agents of others are left out. None is all.
 
     Returns:
         For each of the other agents, by node id, a ref that is there as soon as it knows the others.
@@ -129,17 +93,5 @@ def start_agents(
     return {
         node: agent.connect.options(max_task_retries=ATTEMPTS).remote(agents)
         for node, agent in agents.items()
-        if node not in lost
+        if alive is None or node in alive
     }
-
-
-def report_to_agents(agents: Mapping[str, Any], lost: Mapping[str, str]) -> None:
-    """Tell the agents that can be reached which nodes are lost.
-
-    Args:
-        agents: All agents by node id.
-        lost: The reasons of the lost nodes by node id.
-    """
-    for node, agent in list(agents.items()):  # a start may add agents meanwhile
-        if node not in lost:
-            agent.take_lost.remote(lost)

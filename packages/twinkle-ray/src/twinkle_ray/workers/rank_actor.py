@@ -1,4 +1,7 @@
-"""The Ray actor of one rank: it reports its location first, then it is assigned a rank, then it runs tasks."""
+"""The Ray actor of one rank: it reports its location first, then it is assigned a rank, then it runs tasks.
+
+Methods run in order on one thread, coroutines on a loop. What others ask meanwhile is answered on threads beside them.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,44 @@ import os
 import signal
 import socket
 import sys
+import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from twinkle_ray.forkserver.forked import take_threads
-from twinkle_ray.objects import tensors
+from twinkle_ray.objects import segments, tensors
 from twinkle_ray.objects.object_store import RayStore
-from twinkle_ray.objects.shared_memory import placed
-from twinkle_ray.objects.wire import UNREAD, outcome_from_wire, outcome_to_wire, task_from_wire
-from twinkle_ray.ray_internals import visibility_variable
-from twinkle_ray.replies.withdrawn import Withdrawn
-from twinkle_ray.telemetry.whole_lines import end_output, name_output, print_by_line
-from twinkle_ray.workers.loop_calls import LoopCalls
-from twinkle_ray.workers.shown_waits import ShownWait
-from twinkle_ray.workers.stack_dump import offer_stack
-from twinkle_ray.workers.worker_backend import WorkerBackend
-from twinkle_remote.backends.support import Worker, WorkerContext, attach, be_worker, seed_process
+from twinkle_ray.objects.wire import UNREAD, outcome_to_wire, task_from_wire
+from twinkle_ray.ray_internals import actor_name_marker, visibility_variable
+from twinkle_ray.workers.core import RayGroups
+from twinkle_ray.workers.loop_calls import Outcomes
+from twinkle_remote.backends.support import (
+    Worker,
+    WorkerContext,
+    attach,
+    be_worker,
+    begin_session,
+    seed_process,
+    user_stack,
+)
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError
 from twinkle_remote.protocol import Outcome, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.objects.shared_memory.placed import MemoryOffer
+    from twinkle_ray.objects.segments import MemoryOffer
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
-    from twinkle_remote.protocol import Failure, HandedShare, SessionDefaults, Task
+    from twinkle_ray.workers.loop_calls import Numbered
+    from twinkle_ray.workers.replies import OutcomeWire
+    from twinkle_remote.protocol import Failure, SessionDefaults, Task, TaskTransfer
 
 
+CONTROL, OUTCOMES, BESIDE = "control", "outcomes", "beside"
+CONCURRENCY = ((CONTROL, 2), (OUTCOMES, 64), (BESIDE, 1))
+"""Ray's concurrency groups of a worker, with their threads; methods have one more."""
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -112,49 +123,50 @@ def device_numbers(kind: str, names: Sequence[str]) -> tuple[int, ...] | None:
     return tuple(map(int, names)) if all(name.isdecimal() for name in names) else None
 
 
+def name_output(label: str) -> None:
+    """Have Ray print the lines of this process with a label from now on."""
+    for stream in (sys.stdout, sys.stderr):
+        print(f"{actor_name_marker()}{label}", file=stream, flush=True)
+
+
 class _Worker(Worker):
-    """A worker that shows what it waits for; its exceptions may be of classes that only `__main__` defines."""
-
-    def __init__(self, info: WorkerInfo, store: RayStore) -> None:
-        super().__init__(info, store)
-        self._shown = ShownWait()
-
-    def show_waits(self) -> None:
-        """Show what its tasks wait for to other processes of the node."""
-        self._shown.show(lambda: self.waits)
+    """A worker whose exceptions may be of classes that only `__main__` defines."""
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
         failure: Failure = super()._capture(error, task, context)
-        from twinkle_ray.objects.error_by_value import ErrorByValue
+        from ray import cloudpickle
+
         from twinkle_remote.backends.support import error_to_bytes
 
-        return replace(failure, pickled=error_to_bytes(error, ErrorByValue) or failure.pickled)
+        return replace(failure, pickled=error_to_bytes(error, cloudpickle.dumps) or failure.pickled)
 
 
-class RankActor(LoopCalls):
+class RankActor:
     """One rank.
 
-    A caller sends it each task by one of five methods: `run`; `run_with_inputs` for lazy arguments; `run_and_cache` and
-    then `run_cached` for one that the driver repeats; `start_on_loop` of `LoopCalls` for one of the event loop.
+    A caller sends it each task by `run`, by `start_on_loop` for a coroutine, or by `run_beside` for one that does not
+    wait for the methods.
 
     Attributes:
         worker: Runs its tasks, once it has a rank.
         info: Its group, rank and node.
         places: Coordinate of each of its components.
-        withdrawn: Its tasks that callers have cancelled, once it has a rank.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.worker: Worker | None = None
         self.info = WorkerInfo("", 0, 0)
-        self._port: socket.socket | None = None
-        self._cached_wire = b""
-        self._cached_task: Task | None = None
         self.places: dict[str, Mapping[str, int]] = {}
+        self._port: socket.socket | None = None
         self._store: RayStore
-        self._groups: WorkerBackend | None = None
-        self.withdrawn: Withdrawn | None = None
+        self._groups: RayGroups | None = None
+        self._kept: Wire = b""
+        self._withdrawn: set[str] = set()
+        self._outcomes: dict[str, Outcomes] = {}
+        self._method_thread = 0
+        self._runs = False
+        if threading.current_thread() is threading.main_thread():  # the last time that something runs there
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler lets the method that runs go on to its end
 
     def locate(self, kind: str, named: Sequence[str] | None) -> WorkerLocation:
         """Report where this process runs, and on which devices.
@@ -191,21 +203,19 @@ class RankActor(LoopCalls):
         return int(held.getsockname()[1])
 
     def assign_rank(self, assignment: RankAssignment) -> int:
-        """Become a rank; return the descriptor of this process's stack."""
+        """Become a rank; return the descriptor of a file in memory, by which others see whether they may open such."""
         os.environ.update(assignment.environment)
-        take_threads()
         tensors.on_worker()
         sys.path.extend(path for path in assignment.paths if path not in sys.path)
+        begin_session(assignment.seed)
         seed_process(assignment.seed)
         self.info = WorkerInfo(assignment.group, assignment.rank, assignment.size, socket.gethostname(), os.getpid())
         self._store = RayStore(self.info.label())
         self.worker = _Worker(self.info, self._store)
         be_worker(self.worker.outside_tasks)
-        self.withdrawn = Withdrawn()
-        print_by_line()
         name_output(self.info.label())
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit in whatever runs, which goes on
-        return offer_stack()
+        self._method_thread = threading.get_ident()
+        return segments.offered()
 
     def connect(
         self,
@@ -225,90 +235,131 @@ class RankActor(LoopCalls):
         Returns:
             Whether it may open the driver's memory.
         """
-        self._store.agent = agent
-        if agent is not None and self._store.lost_nodes is None:
-            from twinkle_ray.workers.lost_node_poller import LostNodePoller  # where there are several nodes
-
-            self._store.lost_nodes = LostNodePoller(agent)
-        placed.allow(placing=offer.placing)
+        segments.allow(placing=offer.placing)
         if self._groups is not None:
             self._groups.replace(groups[0], agent)
         else:
-            self._groups = WorkerBackend(groups[0], self._store, agent)
+            self._groups = RayGroups(groups[0], self._store, {}, agent)
             attach("ray", self._groups, defaults)
-        return offer.driver is None or placed.may_open(*offer.driver)
+        return offer.driver is None or segments.may_open(*offer.driver)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Take the defaults of the session, before the first call."""
         assert self._groups is not None
         attach("ray", self._groups, defaults)
 
-    def end_output(self, token: str) -> None:
-        """Print a token after everything that this worker has printed."""
-        end_output(token)
-
-    def run_and_cache(self, wire: bytes) -> bytes | tuple[Any, ...]:
-        """Run a task without inputs, and cache it for `run_cached`."""
-        self._cached_wire, self._cached_task = wire, None
-        return _run_task(self, wire)
-
-    def run_cached(self) -> bytes | tuple[Any, ...]:
-        """Run the task of the latest `run_and_cache`: a call without arguments is cheaper for Ray."""
-        if self._cached_task is None:
-            task = task_from_wire(self._cached_wire)
-            if task.args or task.kwargs:  # arguments are a call's own, and opened anew
-                return _run_task(self, self._cached_wire)
-            self._cached_task = task
-        return _run_task(self, self._cached_wire, task=self._cached_task)
-
-    def run(self, wire: Wire, *inputs: bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
-        """Run one task."""
-        return _run_task(self, wire, inputs)
-
-    def run_concurrent(self, caller: str, worker: str) -> None:
-        """From now on, run tasks of a caller's input waiter while the main thread runs others.
+    def run(self, wire: Wire, reads: TaskTransfer | None = None) -> OutcomeWire:
+        """Run one task.
 
         Args:
-            caller: The process whose input waiter it is; it has met this worker.
-            worker: Id of this worker there.
+            wire: The task.
+            reads: What it reads of its lazy arguments; None if the task says it.
         """
-        from twinkle_ray.workers.concurrent_tasks import ConcurrentTasks  # few callers make such calls
+        self._runs = True
+        try:
+            return _run_task(self, wire, reads)
+        finally:
+            self._runs = False
 
-        ConcurrentTasks(self.waiters[caller], worker, lambda wire: _run_task(self, wire)).start()
+    def run_and_keep(self, wire: Wire) -> OutcomeWire:
+        """Run one task of the driver, and keep it for `run_kept`."""
+        self._kept = wire
+        return self.run(wire)
 
-    def run_with_inputs(self, wire: Wire, answer: HandedShare | bytes | tuple[Any, ...]) -> bytes | tuple[Any, ...]:
-        """Run one task with the reply of an input waiter: what it reads of its lazy arguments, or a failure."""
-        from twinkle_remote.protocol import HandedShare  # no call without lazy arguments needs it
+    def run_kept(self) -> OutcomeWire:
+        """Run the task of the latest `run_and_keep`: a request without arguments costs Ray less."""
+        return self.run(self._kept)
 
-        if isinstance(answer, HandedShare):
-            return _run_task(self, wire, given=answer)
-        return _run_task(self, wire, [answer])
+    @ray.method(concurrency_group=BESIDE)
+    def run_beside(self, wire: Wire, reads: TaskTransfer | None = None) -> OutcomeWire:
+        """Run one task while methods run, after earlier ones of this kind."""
+        return _run_task(self, wire, reads)
+
+    def start_on_loop(self, wire: Wire, caller: str, key: str, reads: TaskTransfer | None = None) -> None:
+        """Start a task on the event loop.
+
+        Args:
+            wire: The task.
+            caller: The process that asks for its outcome.
+            key: Id of the task.
+            reads: As for `run`.
+        """
+        outcomes = self._outcomes_of(caller)
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.add(key, outcome_to_wire(outcome))
+
+        task = None
+        try:
+            assert self.worker is not None
+            task = task_from_wire(wire)
+            self.worker.start(task, (), reads, key=key, answer=answer)
+        except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
+            answer(_failed(self, task, error))
+
+    def _outcomes_of(self, caller: str) -> Outcomes:
+        return self._outcomes.setdefault(caller, Outcomes())
+
+    @ray.method(concurrency_group=OUTCOMES)
+    def outcomes(self, caller: str, number: int) -> list[Numbered]:
+        """Wait for outcomes of coroutines of a caller, which has those up to a number."""
+        return self._outcomes_of(caller).after(number)
+
+    @ray.method(concurrency_group=CONTROL)
+    def alive(self) -> bool:
+        """Answer."""
+        return True
+
+    @ray.method(concurrency_group=CONTROL)
+    def cancel(self, key: str) -> None:
+        """Cancel a task of the event loop."""
+        if self.worker is not None:
+            self.worker.loop.cancel(key)
+
+    @ray.method(concurrency_group=CONTROL)
+    def withdraw(self, task: str) -> None:
+        """Do not begin a task, given by Ray's id of it."""
+        self._withdrawn.add(task)
+
+    def is_withdrawn(self) -> bool:
+        """Whether the caller of the task that begins has cancelled it."""
+        return bool(self._withdrawn) and ray.get_runtime_context().get_task_id() in self._withdrawn
+
+    @ray.method(concurrency_group=CONTROL)
+    def where(self, key: str) -> str | None:
+        """Where a task of the event loop runs or waits; None if it has not begun or is done."""
+        return None if self.worker is None else self.worker.loop.stack(key)
+
+    @ray.method(concurrency_group=CONTROL)
+    def stack(self) -> str:
+        """Where the method is that runs."""
+        frame = sys._current_frames().get(self._method_thread)
+        return user_stack(frame) if self._runs and frame is not None else "it runs nothing: the call has not begun"
 
 
-def _run_task(
-    actor: RankActor,
-    wire: Wire,
-    inputs: Sequence[bytes | tuple[Any, ...]] = (),
-    task: Task | None = None,
-    given: HandedShare | None = None,
-) -> bytes | tuple[Any, ...]:
+def _run_task(actor: RankActor, wire: Wire, reads: TaskTransfer | None) -> OutcomeWire:
     """Run one task; a function, because Ray wraps every method of an actor once more."""
     assert actor.worker is not None
+    task = None
     try:
-        if task is None:
-            task = task_from_wire(wire)
+        task = task_from_wire(wire)
         if task.kind == "create":
             actor.places[task.instance] = WorkerContext(rank=actor.info.rank, mesh=task.mesh).coordinate
             name_output(actor.info.label(actor.places[task.instance]))
         elif task.kind == "drop":
             actor.places.pop(task.instance, None)
-        if actor.withdrawn is not None and actor.withdrawn.has(ray.get_runtime_context().get_task_id()):
+        if actor.is_withdrawn():
             raise CallCancelledError(BEFORE_IT_BEGAN)
-        outcome = actor.worker.run(task, [outcome_from_wire(source) for source in inputs], given)
+        outcome = actor.worker.run(task, (), reads)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
-        from twinkle_remote.backends.support import capture
-
-        name = UNREAD if task is None else task.name
-        label = actor.info.label(None if task is None else actor.places.get(task.instance))
-        outcome = Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))
+        outcome = _failed(actor, task, error)
     return outcome_to_wire(outcome)
+
+
+def _failed(actor: RankActor, task: Task | None, error: BaseException) -> Outcome:
+    """The outcome of a task that was not read, or whose end no worker reports."""
+    from twinkle_remote.backends.support import capture  # most workers have no failure
+
+    label = actor.info.label(None if task is None else actor.places.get(task.instance))
+    name = UNREAD if task is None else task.name
+    return Outcome(actor.info.rank, failure=capture(error, label, actor.info, name, live=False))

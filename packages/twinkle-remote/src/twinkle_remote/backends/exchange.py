@@ -1,4 +1,8 @@
-"""Exchanges the outcomes of calls between the processes of a launched program, through torch's store."""
+"""The outcomes of calls, exchanged between the processes of a launched program in lock step, through torch's store.
+
+In each call every process posts its part, and reads those of the others, before it goes on: who posts its part of a
+call has read all parts of the call before. What was posted two calls earlier is deleted.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,31 @@ import pickle
 import socket
 import time
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.backends.memory import Posted
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
+from twinkle_remote.failures.report import CAUSE_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twinkle_remote.protocol.messages import Outcome
 
-_SWEEP = 64
+_LARGE_BYTES = 64 * 1024  # of a value, which is then read where it is used
 _LONGEST_PAUSE = 0.05  # seconds
 _PAUSE_SHARE = 0.05  # of the time that was waited so far
 
 
 class Exchange:
-    """Outcomes by task and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
+    """The parts of calls by number and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
 
     torch.distributed's rendezvous uses the same store. A program that gave its process group the ranks itself, without
     these variables, gets a store of its own. The store is not a process group: components can still create
-    the default group. The processes of a program make the same calls in the same order, so that a task has the same
-    number in each of them. The process with the task's rank posts the outcome, and the others read it when they need
-    it.
+    the default group. The processes of a program make the same calls in the same order, so that a call has the same
+    number in each of them.
 
     Args:
         rank: Rank of this process.
@@ -45,78 +53,92 @@ class Exchange:
         session = self._base.add(f"twinkle/{attempt}/sessions/{rank}", 1)
         self._store = distributed.PrefixStore(f"twinkle/{attempt}/{session}", self._base)
         self._rank, self._size, self._timeout = rank, size, timeout
-        self._count = 0
+        self._number = self._read = 0
         self._posted: list[int] = []
-        self._unread: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._large: list[int] = []
+        self._held: weakref.WeakValueDictionary[str, Posted] = weakref.WeakValueDictionary()
 
-    def number(self, reply: Any) -> int:
-        """The number of the next task; its outcome stays in the store until this process has read the reply."""
-        self._count += 1
-        self._unread[self._count] = reply
-        if self._count % _SWEEP == 0:
-            self._sweep()
-        return self._count
-
-    def post(self, number: int, name: str, outcome: Outcome) -> None:
-        """Send the outcome of a task of this rank to the other processes."""
-        self._posted.append(number)
-        self._store.set(str(number), pickle.dumps((name, outcome), protocol=5))
-
-    def read(self, number: int, name: str, rank: int, timeout: float | None) -> Outcome:
-        """The outcome of another rank's task.
+    def trade(self, name: str, outcome: Outcome | None) -> Mapping[int, Outcome | None]:
+        """Post this process's part of the next call, and read the parts of the others.
 
         Args:
-            number: Number of the task.
-            name: Class.method, which must be the same in that process.
-            rank: Rank of the task.
-            timeout: Seconds to wait; None for the limit of this exchange.
+            name: Class.method, which must be the same in all processes.
+            outcome: The outcome of this process's rank; None if it was not called.
+
+        Returns:
+            The parts by rank: without those that do not come within a second after another one has failed.
 
         Raises:
-            CallTimeoutError: That process did not send the outcome in time.
-            TwinkleError: That process made another call.
+            CallTimeoutError: A process did not post its part in time.
+            TwinkleError: A process made another call.
         """
-        seconds = self._timeout if timeout is None else timeout
-        if not self._arrives_within(number, seconds):
-            raise CallTimeoutError(
-                f"rank {self._rank} waited {seconds:g} s for {name} on rank {rank} of {self._size}: the processes of a "
-                "program make the same calls in the same order",
-                [],
-                [rank],
-            )
-        other, outcome = pickle.loads(self._store.get(str(number)))
-        if other != name:
-            raise TwinkleError(
-                f"rank {self._rank} called {name}, but rank {rank} called {other} in its place: the processes of a "
-                "program make the same calls in the same order"
-            )
-        self._unread.pop(number, None)
-        found: Outcome = outcome
-        return found
+        self._number += 1
+        number, parts = self._number, {self._rank: outcome}
+        self._post(number, name, outcome)
+        began, until, oldest = time.monotonic(), time.monotonic() + self._timeout, [self._oldest(number)]
+        while missing := [rank for rank in range(self._size) if rank not in parts]:
+            here = [rank for rank in missing if self._store.check([f"{number}/{rank}"])]
+            for rank in here:
+                other, held, parts[rank] = pickle.loads(self._store.get(f"{number}/{rank}"))
+                oldest.append(held)
+                if other != name:
+                    raise TwinkleError(
+                        f"rank {self._rank} called {name}, but rank {rank} called {other} in its place: the processes "
+                        "of a program make the same calls in the same order"
+                    )
+            if any(one is not None and one.failure is not None for one in parts.values()):
+                until = min(until, time.monotonic() + CAUSE_SECONDS)
+                if time.monotonic() >= until:
+                    return parts
+            if time.monotonic() >= until:
+                raise CallTimeoutError(
+                    f"rank {self._rank} waited {self._timeout:g} s for {name} on ranks {missing} of {self._size}: the "
+                    "processes of a program make the same calls in the same order",
+                    [],
+                    missing,
+                )
+            if not here:  # the store's own wait sees Ctrl-C only when its time is over
+                time.sleep(min(_LONGEST_PAUSE, (time.monotonic() - began) * _PAUSE_SHARE))
+        self._read = number
+        self._delete(min(oldest))
+        return self._with_values(number, parts)
 
-    def _arrives_within(self, number: int, seconds: float) -> bool:
-        """Look for an outcome until it is there; the store's own wait sees Ctrl-C only when its time is over."""
-        began = time.monotonic()
-        while not self.has(number):
-            waited = time.monotonic() - began
-            if waited >= seconds:
-                return False
-            time.sleep(min(_LONGEST_PAUSE, waited * _PAUSE_SHARE, seconds - waited))
-        return True
+    def _post(self, number: int, name: str, outcome: Outcome | None) -> None:
+        if outcome is not None and outcome.produced > _LARGE_BYTES:
+            self._store.set(f"{number}/{self._rank}/value", pickle.dumps(outcome.payload, protocol=5))
+            self._large.append(number)
+            outcome = replace(outcome, payload=Posted(f"{number}/{self._rank}/value"))
+        self._store.set(f"{number}/{self._rank}", pickle.dumps((name, self._oldest(number), outcome), protocol=5))
+        self._posted.append(number)
 
-    def has(self, number: int) -> bool:
-        """Whether another rank's outcome has arrived."""
-        return bool(self._store.check([str(number)]))
+    def _with_values(self, number: int, parts: Mapping[int, Outcome | None]) -> Mapping[int, Outcome | None]:
+        """The parts, whose large values this process can read from now on."""
+        for rank, part in parts.items():
+            if rank != self._rank and part is not None and isinstance(part.payload, Posted):
+                part.payload.take = self._value
+                self._held[f"{number}/{rank}"] = part.payload
+        return parts
 
-    def _sweep(self) -> None:
-        """Publish how far this process has read, and delete the outcomes that every process has read."""
-        self._store.set(f"read/{self._rank}", str(min(self._unread, default=self._count)))
-        keys = [f"read/{rank}" for rank in range(self._size)]
-        if not self._store.check(keys):
-            return
-        done = min(int(self._store.get(key)) for key in keys)
-        for number in [number for number in self._posted if number < done]:
-            self._store.delete_key(str(number))
+    def _value(self, key: str) -> Any:
+        return pickle.loads(self._store.get(key))
+
+    def _oldest(self, number: int) -> int:
+        """The number of the first call, of which this process may still read a large value."""
+        kept = [key for key, value in self._held.items() if value.take is not None]
+        return min([int(key.partition("/")[0]) for key in kept], default=number)
+
+    def _delete(self, oldest: int) -> None:
+        """Delete what every process has read.
+
+        Args:
+            oldest: Of the first call, of which a process may still read a large value.
+        """
+        for number in [number for number in self._posted if number < self._read - 1]:
+            self._store.delete_key(f"{number}/{self._rank}")
             self._posted.remove(number)
+        for number in [number for number in self._large if number < oldest]:
+            self._store.delete_key(f"{number}/{self._rank}/value")
+            self._large.remove(number)
 
     def close(self) -> None:
         """Leave the store; the process that hosts it waits for the others, up to a time limit."""

@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
-from concurrent.futures import FIRST_COMPLETED, Future
-from concurrent.futures import wait as wait_for_some
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.context import leaves_running, run_apart
-from twinkle_remote.errors import BackendError, CallTimeoutError
-from twinkle_remote.protocol.backend import Backend, WorkerGroup
-from twinkle_remote.protocol.failure import here
-from twinkle_remote.sessions.seeding import seed_process, stop_seeding
+from twinkle_remote.context import leaves_running
+from twinkle_remote.errors import BackendError
+from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
+from twinkle_remote.protocol.failure import Failure, here
+from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
-    from twinkle_remote.protocol.backend import InputReplies, Reply
     from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.waiting import WorkerWaits
+    from twinkle_remote.protocol.inputs import InputReplies
+    from twinkle_remote.protocol.messages import Task
 
 
 _log = logging.getLogger("twinkle.remote")
@@ -41,26 +39,21 @@ _HASH_SEED = (
 )
 _CLOSE_SECONDS = 1.0
 _numbers = count()
-_SLICE_SECONDS = 0.5  # between two looks for a signal
 
 
-class LocalReply:
-    """A reply that is done, or that another process of this program will send."""
+class LocalReply(Reply):
+    """The answer of a rank.
 
-    __slots__ = ("__weakref__", "key", "name", "number", "outcome", "rank", "running", "sent")
+    Args:
+        rank: The rank.
 
-    def __init__(self, rank: int, name: str, *, on_loop: bool = False) -> None:
-        self.key = f"{next(_numbers)}" if on_loop else ""
-        self.rank = rank
-        self.sent = 0
-        self.name = name
-        self.number = 0
-        self.outcome: Outcome | None = None
-        self.running: Future[Outcome] | None = None
+    Attributes:
+        key: Id of its task on the event loop.
+    """
 
-    def done(self) -> bool:
-        """Whether the outcome has arrived."""
-        return self.outcome is not None or (self.running is not None and self.running.done())
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self.key = f"{next(_numbers)}"
 
 
 class LocalGroup(WorkerGroup):
@@ -78,34 +71,45 @@ class LocalGroup(WorkerGroup):
         """Identity of the worker of a rank."""
         return here(self.name, rank, self.size)
 
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> LocalReply:
-        """Run the task if the rank is this process; otherwise the other process runs it.
+    def submit(
+        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
+    ) -> Sequence[LocalReply]:
+        """Run this process's task; with other processes, trade its outcome for theirs, in every call.
 
         An async task is run to its end, unless an event loop or a server has called it, which goes on.
-        """
-        reply = LocalReply(rank, task.name, on_loop=task.on_loop)
-        if self._exchange is not None:
-            reply.number = self._exchange.number(reply)
-        if rank == self._rank:
-            outcomes = [self.read(given, None) for given in inputs]
-            if task.on_loop and self._exchange is None and leaves_running():
-                reply.running = Future()
-                run_apart(self._worker.start, task, outcomes, key=reply.key, answer=reply.running.set_result)
-                return reply
-            reply.outcome = run_apart(self._worker.run, task, outcomes)
-            if self._exchange is not None:
-                self._exchange.post(reply.number, task.name, reply.outcome)
-        return reply
 
-    def read(self, reply: Reply, timeout: float | None) -> Outcome:
-        """Wait for the outcome of a reply."""
-        assert isinstance(reply, LocalReply), "a reply of another backend"
-        if reply.running is not None:
-            reply.outcome = reply.running.result()
-        if reply.outcome is None:
-            assert self._exchange is not None
-            reply.outcome = self._exchange.read(reply.number, reply.name, reply.rank, timeout)
-        return reply.outcome
+        Raises:
+            CallTimeoutError: Another process has not made this call in time.
+            TwinkleError: It has made another one.
+        """
+        replies = [LocalReply(rank) for rank in ranks]
+        own = next((place for place, rank in enumerate(ranks) if rank == self._rank), None)
+        if own is None or self._exchange is not None:
+            outcome = None if own is None else self._run(tasks[of_rank[own]], inputs)
+            self._trade(tasks[0].name, replies, outcome)
+            return replies
+        task, (reply,) = tasks[of_rank[own]], replies
+        if task.on_loop and leaves_running():
+            failed, reads = inputs.of_task(task)
+            self._worker.start(task, failed, reads, key=reply.key, answer=reply.answer)
+        else:
+            reply.answer(self._run(task, inputs))
+        return replies
+
+    def _run(self, task: Task, inputs: InputReplies) -> Outcome:
+        return self._worker.run(task, *inputs.of_task(task))
+
+    def _trade(self, name: str, replies: Sequence[LocalReply], outcome: Outcome | None) -> None:
+        assert self._exchange is not None
+        parts = self._exchange.trade(name, outcome)
+        for reply in replies:
+            part = parts.get(reply.rank)
+            if part is None:
+                label = here(self.name, reply.rank, self.size).label()
+                text = "its answer was not awaited, because the call had failed on another rank"
+                failure = Failure(label, "", "CallTimeoutError", text, method=name, upstream=True)
+                part = Outcome(reply.rank, failure=failure)
+            reply.answer(part)
 
     def adopt(self, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
         """Register a component that was built in this process; False if it lacks weak references."""
@@ -116,18 +120,10 @@ class LocalGroup(WorkerGroup):
         found = {reply.rank: self._worker.loop.stack(reply.key) for reply in replies if isinstance(reply, LocalReply)}
         return {rank: stack for rank, stack in found.items() if stack is not None}
 
-    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
-        """The keys of the coroutines of this process."""
-        return [reply.key or None if isinstance(reply, LocalReply) else None for reply in replies]
-
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
-        """The waits of the coroutines of this process; of other processes nothing is known."""
-        return {rank: self._worker.waits for rank in ranks if rank == self._rank}
-
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel the coroutines of this process."""
         for reply in replies:
-            if isinstance(reply, LocalReply) and reply.running is not None:
+            if isinstance(reply, LocalReply) and not reply.done():
                 self._worker.loop.cancel(reply.key)
 
     def end(self, seconds: float) -> None:
@@ -145,7 +141,7 @@ class LocalBackend(Backend):
 
     Args:
         groups: The groups, for their names; every group consists of the same processes.
-        seed: Seed of this process; also for numpy and torch if they are loaded later.
+        seed: Seed of this process.
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
@@ -181,43 +177,12 @@ class LocalBackend(Backend):
         """Register a component that was built in this process."""
         return self.group(group).adopt(instance, value, mesh)
 
-    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Read outcomes that other processes have sent, or wait for them."""
-        mine = [reply for reply in replies if isinstance(reply, LocalReply)]
-        running = [reply.running for reply in mine if reply.running is not None]
-        if running and timeout != 0.0:
-            wait_for_some(running, _SLICE_SECONDS if timeout is None else min(timeout, _SLICE_SECONDS), FIRST_COMPLETED)
-        ready = [reply for reply in mine if reply.done() or self._has_arrived(reply)]
-        if not ready and not running and timeout != 0.0:
-            ready = mine[:1]
-        try:
-            for reply in ready:
-                self.group("local").read(reply, timeout)
-        except CallTimeoutError:
-            if timeout is None:
-                raise
-            return []
-        return ready
-
-    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
-        """Call a function for a reply that is done, as most are; the caller asks for the others."""
-        if reply.done():
-            notify()
-            return True
-        return False
-
-    def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done."""
-        assert isinstance(reply, LocalReply) and reply.outcome is not None
-        return reply.outcome
-
     def after_fork(self) -> bool:
         """Whether calls can go on: a forked process has its own components, but is not a launched process."""
         return self._exchange is None
 
     def close(self) -> None:
         """Forget the components."""
-        stop_seeding()
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.end(_CLOSE_SECONDS)
@@ -233,9 +198,6 @@ class LocalBackend(Backend):
                 f"this session began as rank {self._rank} of {self._size}, and this process is now rank {rank} of "
                 f"{size}: each process would run all rows. Call init_process_group before initialize"
             )
-
-    def _has_arrived(self, reply: LocalReply) -> bool:
-        return self._exchange is not None and self._exchange.has(reply.number)
 
 
 def _place_of_process() -> tuple[int, int]:

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.values.rows import PLAIN, size_in_bytes, take
-from twinkle_remote.values.wanted_columns import picked
+from twinkle_remote.rows.columns import picked
+from twinkle_remote.rows.cut import PLAIN, size_in_bytes
 
 if TYPE_CHECKING:
-    from twinkle_remote.protocol.tables import Columns, Rows
+    from collections.abc import Callable
+
+    from twinkle_remote.tables.nodes import Columns, Rows
+
+
+class Posted:
+    """A value that another process of the program has posted; it is read where it is used, once.
+
+    Args:
+        key: Where it was posted.
+
+    Attributes:
+        take: Reads it; None when it was read, and in the process that has posted it.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._value: object = None
+        self.take: Callable[[str], object] | None = None
+
+    def read(self) -> object:
+        """The value."""
+        if self.take is not None:
+            self._value, self.take = self.take(self._key), None
+        return self._value
 
 
 class Memory:
@@ -19,18 +43,11 @@ class Memory:
         return
 
     def get(
-        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+        self, ref: object, rows: Rows | None = None, columns: Columns | None = None, timeout: float | None = None
     ) -> tuple[Any, int]:
-        """The value, or rows of it; nothing moves."""
-        if start is None or stop is None:
-            return ref, 0
-        return take(ref, start, stop), 0
-
-    def pick(
-        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
-    ) -> tuple[Any, int]:
-        """Rows of the value, and those of these columns that it has; nothing moves."""
-        return picked(ref, rows, columns), 0
+        """The value, or some of its rows and columns; nothing moves."""
+        value = ref.read() if isinstance(ref, Posted) else ref
+        return (value if rows is None and columns is None else picked(value, rows, columns)), 0
 
     def outlives_worker(self, payload: object) -> bool:
         """Whether a payload can be read without its worker: workers share this process."""
@@ -48,21 +65,12 @@ class CallersMemory(Memory):
     """
 
     def get(
-        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+        self, ref: object, rows: Rows | None = None, columns: Columns | None = None, timeout: float | None = None
     ) -> tuple[Any, int]:
-        """A copy of the value, or of rows of it; nothing moves."""
-        return _own(super().get(ref, start, stop, timeout)[0]), 0
+        """A copy of the value, or of some of its rows and columns; nothing moves."""
+        value = super().get(ref, rows, columns)[0]
+        if type(value) in PLAIN:
+            return value, 0
+        from twinkle_remote.rows.plain import snapshot  # a loop whose results are plain does without
 
-    def pick(
-        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
-    ) -> tuple[Any, int]:
-        """A copy of rows of the value, and of those of these columns that it has; nothing moves."""
-        return _own(super().pick(ref, rows, columns, timeout)[0]), 0
-
-
-def _own(value: Any) -> Any:
-    if type(value) in PLAIN:
-        return value
-    from twinkle_remote.values.snapshot import snapshot  # a loop whose results are plain does without
-
-    return snapshot(value)
+        return snapshot(value), 0

@@ -1,45 +1,199 @@
-"""The threads backend: each rank is a thread of this process, with real concurrency and deadlines; breakpoints work."""
+"""The threads backend: each rank is a daemon thread of this process with a queue of tasks; breakpoints work."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import sys
+import threading
 import time
 from collections import deque
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.backends.rank_thread import RankThread, Shared
-from twinkle_remote.backends.shared_inputs import SharedInputs
-from twinkle_remote.backends.thread_reply import ThreadReply, ThreadReplyBackend
-from twinkle_remote.context import ranks_are_threads, ranks_were_threads
-from twinkle_remote.errors import PlacementError
+from twinkle_remote.context import WorkerContext, ranks_are_threads, ranks_were_threads, working_as
+from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, PlacementError
+from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import user_stack
-from twinkle_remote.protocol.backend import WorkerGroup
-from twinkle_remote.protocol.failure import here
-from twinkle_remote.sessions.seeding import seed_process, stop_seeding
+from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
+from twinkle_remote.protocol.failure import Failure, here
+from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.sessions.seeding import seed_process
+from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.protocol.backend import InputReplies, Reply
     from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.inputs import InputReplies
     from twinkle_remote.protocol.messages import Task
-    from twinkle_remote.protocol.waiting import WorkerWaits
+
+
+class ConcurrentThread:
+    """Runs functions one after the other; its thread begins with the first one.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] | None = None
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Run a function, which must not raise, after the earlier ones."""
+        with self._lock:
+            if self._work is None:
+                self._work = queue.SimpleQueue()
+                threading.Thread(target=_serve, args=(self._work,), name=self._name, daemon=True).start()
+            self._work.put(function)
+
+    def end(self) -> None:
+        """End the thread after the functions that it was given."""
+        if self._work is not None:
+            self._work.put(None)
+
+
+def _serve(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (function := work.get()) is not None:
+        function()
+
+
+_numbers = count()
+
+
+class ThreadReply(Reply):
+    """The answer of a thread.
+
+    Args:
+        rank: Rank of the worker.
+        task: Its task.
+
+    Attributes:
+        name: Class.method.
+        key: Id of the task on the event loop; empty for any other.
+        claimed: Its task has begun, or it was withdrawn.
+    """
+
+    def __init__(self, rank: int, task: Task) -> None:
+        super().__init__(rank)
+        self.name, self.key = task.name, f"{next(_numbers)}" if task.on_loop else ""
+        self.claimed = False
+
+
+_Item = tuple[ThreadReply, "Task", "InputReplies"]
+
+
+class RankThread:
+    """One thread and its queue of tasks.
+
+    Attributes:
+        queue: Its tasks, and None at the end.
+    """
+
+    def __init__(self, info: WorkerInfo, store: Memory) -> None:
+        self.info = info
+        self.worker = Worker(info, store, live=True)
+        self._on_loop: set[ThreadReply] = set()
+        self.queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._at: tuple[ThreadReply, InputReplies] | None = None
+        self._claiming = threading.Lock()
+        self._closing = False
+        self._concurrent = ConcurrentThread(f"{info.label()} concurrent")
+        self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
+        self.thread.start()
+
+    def submit_concurrent(self, item: _Item) -> None:
+        """Run a concurrent task, after the earlier ones."""
+        self._concurrent.submit(lambda: self._run(*item))
+
+    def withdraw(self, reply: ThreadReply) -> bool:
+        """Answer a task that has not begun, which then does not run; False if it has begun."""
+        if not self._claim(reply):
+            return False
+        failure = capture(CallCancelledError(BEFORE_IT_BEGAN), self.info.label(), self.info, reply.name, live=True)
+        outcome = Outcome(self.info.rank, failure=failure, started=time.time())
+        reply.answer(outcome)
+        at = self._at
+        if at is not None and at[0] is reply:
+            at[1].give_up(outcome)  # it waits for its inputs
+        return True
+
+    def _claim(self, reply: ThreadReply) -> bool:
+        with self._claiming:
+            claimed, reply.claimed = reply.claimed, True
+        return not claimed
+
+    def end(self) -> None:
+        """Let the running task end, and answer the queued tasks without running them."""
+        self._closing = True
+        self.queue.put(None)
+        self._concurrent.end()
+        self.worker.loop.close()
+
+    def give_up(self) -> None:
+        """Answer the running tasks instead of the thread."""
+        at = self._at
+        for reply in (*(() if at is None else (at[0],)), *tuple(self._on_loop)):
+            reply.answer(self._lost())
+
+    def join(self, until: float) -> bool:
+        """Wait for the ends of the thread and of its event loop until then, in monotonic seconds; whether they came."""
+        self.thread.join(max(0.0, until - time.monotonic()))
+        return self.worker.loop.join(max(0.0, until - time.monotonic())) and not self.thread.is_alive()
+
+    def _serve(self) -> None:
+        with working_as(WorkerContext(self.info.group, self.info.rank, self.info.size)):
+            while (item := self.queue.get()) is not None:
+                self._at = item[0], item[2]
+                self._run(*item)
+                self._at = None
+                del item
+        while not self.queue.empty():  # submitted by another rank while this one was ending
+            late = self.queue.get()
+            if late is not None:
+                late[0].answer(self._lost())
+
+    def _run(self, reply: ThreadReply, task: Task, inputs: InputReplies) -> None:
+        """Wait for the inputs of a task, and run it, or start it on the event loop, which answers it."""
+        if self._closing:
+            reply.answer(self._lost())
+            return
+        try:
+            failed, reads = inputs.of_task(task)
+            if not self._claim(reply):  # it was withdrawn
+                return
+            if task.on_loop:
+                self._on_loop.add(reply)
+                self.worker.start(task, failed, reads, key=reply.key, answer=lambda one: self._answer(reply, one))
+            else:
+                reply.answer(self.worker.run(task, failed, reads))
+        except BaseException as error:  # SystemExit ends a worker process, but here only the task
+            failure = capture(error, self.info.label(), self.info, task.name, live=True)
+            reply.answer(Outcome(self.info.rank, failure=failure))
+
+    def _answer(self, reply: ThreadReply, outcome: Outcome) -> None:
+        self._on_loop.discard(reply)
+        reply.answer(outcome)
+
+    def _lost(self) -> Outcome:
+        label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
+        return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
+
 
 _log = logging.getLogger("twinkle.remote")
-_PATIENCE = 60.0  # seconds
 
 
 class ThreadGroup(WorkerGroup):
     """The threads of one group."""
 
-    def __init__(self, name: str, size: int, store: Memory, shared: Shared) -> None:
+    def __init__(self, name: str, size: int, store: Memory) -> None:
         self.name, self.size = name, size
-        self._ranks = [RankThread(here(name, rank, size), store, shared) for rank in range(size)]
+        self._ranks = [RankThread(here(name, rank, size), store) for rank in range(size)]
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
@@ -49,30 +203,20 @@ class ThreadGroup(WorkerGroup):
         """The tasks with their arguments as they are now: the caller may write to its own before a task begins."""
         return [_as_now(task) if task.args or task.kwargs else task for task in tasks]
 
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
-        """Queue a task."""
-        reply = self._reply(rank, task, inputs)
-        submit = self._ranks[rank].submit_concurrent if task.concurrent else self._ranks[rank].submit
-        submit(reply, task, inputs.shared)
-        return reply
-
-    def submit_all(
+    def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
     ) -> Sequence[ThreadReply]:
         """Queue the tasks of one call: those of all ranks in one step of the interpreter, so that Ctrl-C parts none."""
         chosen = [tasks[index] for index in of_rank]
-        if any(task.concurrent for task in chosen):
-            return [self.submit(rank, task, inputs) for rank, task in zip(ranks, chosen, strict=True)]
-        replies = [self._reply(rank, task, inputs) for rank, task in zip(ranks, chosen, strict=True)]
-        items = [(reply, task, inputs.shared) for reply, task in zip(replies, chosen, strict=True)]
+        replies = [ThreadReply(rank, task) for rank, task in zip(ranks, chosen, strict=True)]
+        items = [(reply, task, inputs) for reply, task in zip(replies, chosen, strict=True)]
+        if chosen[0].concurrent:
+            for rank, item in zip(ranks, items, strict=True):
+                self._ranks[rank].submit_concurrent(item)
+            return replies
         queues = [self._ranks[rank].queue for rank in ranks]
         deque(map(queue.SimpleQueue.put, queues, items), 0)
         return replies
-
-    def _reply(self, rank: int, task: Task, inputs: InputReplies) -> ThreadReply:
-        if inputs and inputs.shared is None:
-            inputs.shared = SharedInputs(_own(inputs), _own(inputs.watched), inputs.plan)
-        return ThreadReply(rank, on_loop=task.on_loop, at=None if task.concurrent else self.name, name=task.name)
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the threads of the given ranks."""
@@ -84,14 +228,6 @@ class ThreadGroup(WorkerGroup):
                 out[rank] = user_stack(frame)
         return out
 
-    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
-        """The keys of tasks of event loops."""
-        return [reply.key for reply in _own(replies)]
-
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
-        """The waits of the tasks of ranks, by rank."""
-        return {rank: self._ranks[rank].worker.waits for rank in ranks}
-
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the threads are, or the coroutines that the replies wait for."""
         found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply.key) for reply in _own(replies)}
@@ -101,13 +237,13 @@ class ThreadGroup(WorkerGroup):
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops."""
         for reply in _own(replies):
-            if reply.on_loop:
+            if reply.key:
                 self._ranks[reply.rank].worker.loop.cancel(reply.key)
 
     def withdraw(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that have not begun."""
         for reply in _own(replies):
-            if not self._ranks[reply.rank].withdraw(reply) and reply.on_loop:
+            if not self._ranks[reply.rank].withdraw(reply) and reply.key:
                 self._ranks[reply.rank].worker.loop.cancel(reply.key)
 
     def end(self) -> None:
@@ -124,32 +260,25 @@ class ThreadGroup(WorkerGroup):
 
 
 def _as_now(task: Task) -> Task:
-    from twinkle_remote.values.snapshot import snapshot  # most tasks of a short program have no arguments
+    from twinkle_remote.rows.plain import snapshot  # most tasks of a short program have no arguments
 
     args, kwargs = snapshot((task.args, task.kwargs), keep=True)
     return replace(task, args=args, kwargs=kwargs)
 
 
 def _own(replies: Sequence[Reply]) -> Sequence[ThreadReply]:
-    mine = [reply for reply in replies if isinstance(reply, ThreadReply)]
-    assert len(mine) == len(replies), "replies of another backend"
-    return mine
+    return [reply for reply in replies if isinstance(reply, ThreadReply)]
 
 
-class ThreadsBackend(ThreadReplyBackend):
+class ThreadsBackend(Backend):
     """Groups of threads.
 
     Args:
         groups: At least one.
-        seed: Seed of this process and of the generators of each rank; constructors run with these, one at a time.
+        seed: Seed of this process.
         start_timeout: Seconds that a constructor may take; None for no limit.
         close_timeout: Seconds that `close` waits for busy threads; after that they end with the process.
-
-    Attributes:
-        queues_in_memory: Submitting a task only queues it.
     """
-
-    queues_in_memory = True
 
     def __init__(
         self,
@@ -164,10 +293,7 @@ class ThreadsBackend(ThreadReplyBackend):
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
         self.store = CallersMemory()
-        self._shared = Shared(seed, _PATIENCE if start_timeout is None else start_timeout / 2)
-        self._groups = {
-            group.name: ThreadGroup(group.name, group.num_workers, Memory(), self._shared) for group in groups
-        }
+        self._groups = {group.name: ThreadGroup(group.name, group.num_workers, Memory()) for group in groups}
 
     def group(self, name: str) -> ThreadGroup:
         """A group by name."""
@@ -176,16 +302,8 @@ class ThreadsBackend(ThreadReplyBackend):
             raise PlacementError(f"there is no group {name!r}; initialize was given {known}")
         return self._groups[name]
 
-    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Wait until at least one reply is done."""
-        if timeout == 0.0 or not self._shared.turns.is_mine():
-            return super().wait(replies, timeout)
-        with self._shared.turns.left():
-            return super().wait(replies, timeout)
-
     def close(self) -> None:
         """End the threads. A busy thread ends with the process, and a warning names it."""
-        stop_seeding()
         ranks_were_threads()
         until = time.monotonic() + self._close_timeout
         groups, self._groups = self._groups, {}

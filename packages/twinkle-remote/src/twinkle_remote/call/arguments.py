@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, calls_of, hand_over
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.handed import HandedSlot, HandOver
 from twinkle_remote.protocol.messages import StoredSlot
-from twinkle_remote.values.rows import PLAIN, size_in_bytes, splitter_of
-from twinkle_remote.values.tree import is_plain, map_parts
-from twinkle_remote.values.unknown import runs_once
+from twinkle_remote.rows.cut import PLAIN, size_in_bytes
+from twinkle_remote.rows.plain import is_plain, map_parts
+from twinkle_remote.rows.row_types import row_type_of
+from twinkle_remote.rows.unknown import runs_once
+from twinkle_remote.tables.nodes import LazyArgument, LazySlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,11 +54,9 @@ def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the v
 
 def is_divided(spec: FunctionSpec, name: str, value: object) -> bool:
     """Whether an argument is divided, if it has rows and the dispatch is no callable."""
-    if spec.dispatch == "all" or isinstance(value, Replicated):
+    if not spec.divides_rows or isinstance(value, Replicated) or not spec.divides(name):
         return False
-    if not spec.divides(name):
-        return False
-    return spec.split is not None or spec.dispatch == "slice_dp" or isinstance(value, list | Lazy)
+    return spec.split is not None or spec.divides_all or isinstance(value, list | Lazy)
 
 
 class Encoder:
@@ -68,10 +67,10 @@ class Encoder:
         unchecked: Leave lists of many rows as they are: whoever sends the tasks refuses what a slot should replace.
 
     Attributes:
-        handed: One entry for each lazy result; two if it goes both split and whole.
+        lazies: One entry for each lazy result; two if it goes both split and whole.
         inputs: The call and the rank of each outcome that the lazy results read.
         sources: The calls that make the lazy results, each once.
-        of_share: For each distinct share of the arguments, the indexes of its entries in `handed`.
+        of_share: For each distinct share of the arguments, the indexes of its entries in `lazies`.
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
         to_one: What is encoded now goes to one rank, and not whole to all.
@@ -79,7 +78,7 @@ class Encoder:
     """
 
     def __init__(self, put: Callable[[object], tuple[object, int] | None], *, unchecked: bool = False) -> None:
-        self.handed: list[HandOver] = []
+        self.lazies: list[LazyArgument] = []
         self.inputs: list[tuple[PendingCall, int]] = []
         self.sources: dict[PendingCall, None] = {}
         self.of_share: list[list[int]] = []
@@ -88,9 +87,9 @@ class Encoder:
         self.to_one = False
         self._leave = unchecked
         self._put = put
-        self._lazies: dict[int, tuple[Lazy[Any], HandOver]] = {}
+        self._found: dict[int, tuple[Lazy[Any], LazyArgument]] = {}
         self._indexes: dict[tuple[int, bool], int] = {}
-        self._slots: dict[int, HandedSlot] = {}
+        self._slots: dict[int, LazySlot] = {}
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
         self._inside: dict[int, tuple[object, int]] = {}
 
@@ -98,10 +97,6 @@ class Encoder:
         """Begin with the arguments of the next distinct share, whose slots are counted from 0."""
         self._slots = {}
         self.of_share.append([])
-
-    def handed_of(self, share: int) -> tuple[HandOver, ...]:
-        """The entries of one distinct share, in the order of its slots."""
-        return tuple([self.handed[index] for index in self.of_share[share]]) if self.handed else ()
 
     def whole(self, value: Any) -> Any:
         """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
@@ -135,7 +130,7 @@ class Encoder:
         share = len(self.of_share)
         return self._inside.setdefault(id(value), (value, share))[1] == share and size_in_bytes(value) < _OWN_BYTES
 
-    def lazy(self, value: Lazy[Any], *, split: bool) -> HandedSlot:
+    def lazy(self, value: Lazy[Any], *, split: bool) -> LazySlot:
         """A slot for a lazy result.
 
         Args:
@@ -146,25 +141,25 @@ class Encoder:
         key = id(value), split
         index = self._indexes.get(key)
         if index is None:
-            index = self._indexes[key] = len(self.handed)
-            self.handed.append(self._hand_over(value)._replace(split=split))
+            index = self._indexes[key] = len(self.lazies)
+            self.lazies.append(self._hand_over(value)._replace(split=split))
         if index not in self._slots:
-            self._slots[index] = HandedSlot(len(self._slots), split)
+            self._slots[index] = LazySlot(len(self._slots), split)
             self.of_share[-1].append(index)
         return self._slots[index]
 
-    def _hand_over(self, value: Lazy[Any]) -> HandOver:
-        found = self._lazies.get(id(value))
+    def _hand_over(self, value: Lazy[Any]) -> LazyArgument:
+        found = self._found.get(id(value))
         if found is None:
-            inputs, handed = hand_over(value, len(self.inputs))
+            inputs, argument = hand_over(value, len(self.inputs))
             self.inputs.extend(inputs)
             self.sources.update(dict.fromkeys(calls_of(value)))
-            found = self._lazies[id(value)] = value, handed
+            found = self._found[id(value)] = value, argument
         return found[1]
 
     def stored(self, value: object) -> StoredSlot | None:
         """A slot for the rows of an array or tensor that the store wants; None for any other value."""
-        if isinstance(value, list | tuple) or splitter_of(type(value)) is None:
+        if isinstance(value, list | tuple) or row_type_of(type(value)) is None:
             return None
         if id(value) not in self._stored:
             stored = self._put(value)
@@ -203,22 +198,22 @@ CIRCLE = (
 )
 
 
-def decode(value: Any, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
+def decode(value: Any, lazy: Callable[[LazySlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
     """Replace slots with their values; runs on the worker.
 
     Args:
         value: An argument with slots.
-        handed: Returns the value of a lazy result.
+        lazy: Returns the value of a lazy result.
         stored: Returns stored rows.
     """
-    return _SlotDecoder(handed, stored)(value)
+    return _SlotDecoder(lazy, stored)(value)
 
 
 class _SlotDecoder:
     """A walk without a cycle of references, which would keep the values until the collector comes."""
 
-    def __init__(self, handed: Callable[[HandedSlot], Any], stored: Callable[[StoredSlot], Any]) -> None:
-        self._handed, self._stored = handed, stored
+    def __init__(self, lazy: Callable[[LazySlot], Any], stored: Callable[[StoredSlot], Any]) -> None:
+        self._lazy, self._stored = lazy, stored
 
     def __call__(self, part: Any) -> Any:
         kind = type(part)
@@ -226,8 +221,8 @@ class _SlotDecoder:
             return part
         if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
             return part
-        if kind is HandedSlot:
-            return self._handed(part)
+        if kind is LazySlot:
+            return self._lazy(part)
         if kind is StoredSlot:
             return self._stored(part)
         return map_parts(part, self)

@@ -6,24 +6,27 @@ workers received rows of their own (dispatch "slice" on a mesh), each worker cou
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.even_work import order_back
-from twinkle_remote.call.uneven import real_rows
-from twinkle_remote.errors import CollectError, DispatchError
-from twinkle_remote.protocol.handed import HandOver
-from twinkle_remote.values.columns import columns, is_numbered, renumbered
-from twinkle_remote.values.join import check_columns, join_columns, join_results
-from twinkle_remote.values.picking import pick
-from twinkle_remote.values.reduce import reduce
-from twinkle_remote.values.rows import rows_of, take
+from twinkle_remote.errors import CollectError, StoreTimeoutError, TwinkleError, WorkerDiedError
+from twinkle_remote.failures.report import lateness
+from twinkle_remote.protocol.modes import COLLECT
+from twinkle_remote.rows.concat import concat_results
+from twinkle_remote.rows.cut import rows_of, take
+from twinkle_remote.tables.balance import order_back
+from twinkle_remote.tables.nodes import Combined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.spec import FunctionSpec, Weight
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.protocol.backend import Store
+    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.protocol.spec import FunctionSpec
+    from twinkle_remote.tables.nodes import Piece, Rows
 
 
 def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, *, each: bool) -> Sequence[int]:
@@ -35,57 +38,44 @@ def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None
         mesh: Mesh of the component, or None.
         each: Every called rank received rows of its own.
     """
-    if spec.collect == "first":
+    reads = "all" if callable(spec.collect) else COLLECT[spec.collect].reads
+    if reads == "first":
         return ranks[:1]
-    if spec.collect == "none" or callable(spec.collect) or mesh is None or len(ranks) != mesh.world_size:
+    if reads == "all" or mesh is None or (each and reads == "shares"):
         return ranks
-    return ranks if each and spec.collect != "last_pp" else mesh.collect_ranks
+    if len(ranks) == mesh.world_size:
+        return mesh.collect_ranks
+    return [rank for rank in mesh.collect_ranks if rank in ranks] if spec.calls_one else ranks
 
 
 def combine_rule(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
-    """The rule that combines the values: "rows", "columns", "list", "one", or the collect itself."""
-    if spec.collect == "first" or (spec.collect == "none" and len(ranks) == 1):
+    """The rule that combines the values: "rows", "list", "one", or the collect itself, a word or a callable."""
+    if callable(spec.collect):
+        return spec.collect
+    combine = COLLECT[spec.collect].combine
+    if combine == "list" and spec.collect == "none" and len(ranks) == 1:
         return "one"
-    if spec.collect in ("none", "last_pp"):
-        return "list"
-    if spec.collect == "flatten":
-        return "columns" if spec.columns else "rows"
-    return spec.collect
+    return spec.collect if callable(combine) else combine
 
 
-def combined_by(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None) -> HandOver:
+def combined_by(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, name: str = "value") -> Combined:
     """The way in which values of called ranks are combined into one, as when they are handed to another call.
 
     Args:
         spec: Options of the function.
         ranks: Ranks that were called, ascending.
         mesh: Mesh of the component, or None.
+        name: Class.method, for messages.
     """
-    how, padded = combine_rule(spec, ranks), spec.uneven == "pad"
-    columns_unknown = how == "rows" and spec.columns is None  # whether the elements of a tuple are rows
-    return HandOver(0, len(ranks), how, mesh, spec.weight, padded, columns_unknown=columns_unknown)
+    return Combined((), combine_rule(spec, ranks), mesh, name)
 
 
-def combine(
-    by: HandOver,
-    values: Sequence[Any],
-    *,
-    name: str,
-    rows_given: Sequence[int | None] = (),
-    rows: int | None = None,
-    numbers: Sequence[Rows | None] = (),
-) -> Any:
+def combine(by: Combined, values: Sequence[Any]) -> Any:
     """Combine the values into one.
 
     Args:
-        by: How. Without a weight, a mean is weighed by rows if the call divided rows.
+        by: How. Where it has the numbers of the rows that each rank received, the joined rows are put into their order.
         values: Values in the order of `ranks_read`; never mutated.
-        name: Class.method, for messages.
-        rows_given: Rows that the rank of each value received.
-        rows: Rows that the caller gave, if the call may have repeated some: the results of these are dropped. None
-            means that all count.
-        numbers: The numbers of the rows that the rank of each value received, if they were divided by costs: the joined
-            rows are put into their order. None, or empty, where they follow each other.
 
     Raises:
         CollectError: The values do not fit the collect.
@@ -98,55 +88,11 @@ def combine(
     if callable(how):
         return how(list(values), by.mesh)
     if how == "rows":
-        if by.columns_unknown and len(values) > 1:
-            refuse_tuples(values, name)
-        joined = join_results(_unpadded(values, rows_given, rows, name), f"{name} result")
-        return _in_order(joined, values, numbers, name)
-    if how == "columns":
-        check_columns(values, f"{name} result")
-        parts = [_unpadded(part, rows_given, rows, name) for part in zip(*values, strict=True)]
-        columns_of = join_columns(list(zip(*parts, strict=True)) or values, f"{name} result")
-        own = zip(*values, strict=True)
-        return tuple(_in_order(part, of, numbers, name) for part, of in zip(columns_of, own, strict=True))
-    counts = [count for count in rows_given if count is not None]
-    if rows is not None and len(counts) == len(rows_given):
-        rows_given = real_rows(counts, rows)
-    return reduce(how, values, _weights(how, by.weight, values, rows_given, name), f"{name} result")
-
-
-def refuse_tuples(values: Sequence[Any], name: str) -> None:
-    """Refuse tuples, whose elements may be rows or parts, whatever their number is; an empty one has neither."""
-    sizes = [len(value) if isinstance(value, tuple) and columns(value) is None else None for value in values]
-    if any(sizes):
-        shown = ", ".join("no tuple" if size is None else f"a tuple of {size}" for size in sizes[:4])
-        raise CollectError(
-            f"{name}: flatten joins rows, and whether the elements of a tuple are rows or parts is unknown (the ranks "
-            f"returned {shown}); return a list of rows, or annotate the method: '-> tuple[X, Y]' joins each part by "
-            "itself, '-> tuple[X, ...]' says that these are rows"
-        )
-
-
-def _unpadded(values: Sequence[Any], rows_given: Sequence[int | None], rows: int | None, name: str) -> Sequence[Any]:
-    """The values without the results of repeated rows, which are the last ones."""
-    if rows is None:
-        return values
-    try:
-        made = [rows_of(value, "result") for value in values]
-    except DispatchError as error:
-        raise CollectError(f"{name}: {error}") from error
-    counts = rows_given or [None] * len(values)
-    given = [own or 0 if count is None else count for count, own in zip(counts, made, strict=True)]
-    if sum(given) <= rows:
-        return values
-    if made != given and any(count is not None for count in made):
-        raise CollectError(
-            f"{name}: uneven='pad' drops the results of repeated rows, so a method returns one row for each that it is "
-            f"given, but for {given} rows, of which the last {sum(given) - rows} are repeated, the ranks returned "
-            f"{made}; return one row for each, or use another 'uneven' or 'collect'"
-        )
-    if made != given:
-        return values
-    return [take(value, 0, count) for value, count in zip(values, real_rows(given, rows), strict=True)]
+        return _in_order(concat_results(values, f"{by.name} result"), values, by.numbers, by.name)
+    made, given = COLLECT[how].combine, by.rows_given
+    assert callable(made)
+    weights = [float(rows or 0) for rows in given] if None not in given and any(given) else None
+    return made(values, weights, f"{by.name} result")
 
 
 def _in_order(joined: Any, values: Sequence[Any], numbers: Sequence[Rows | None], name: str) -> Any:
@@ -161,24 +107,74 @@ def _in_order(joined: Any, values: Sequence[Any], numbers: Sequence[Rows | None]
             f"{name}: balance= puts results into the order of the rows, so a method returns one row for each that it "
             f"is given, but for {given} rows the ranks returned {made}; return one row for each, or use balance=False"
         )
-    ordered = pick(joined, order_back(known))
-    begin_anew = [is_numbered(value) for value, rows in zip(values, known, strict=True) if rows]
-    return renumbered(ordered) if begin_anew and all(begin_anew) else ordered
+    return take(joined, order_back(known))
 
 
-def _weights(
-    how: str, weight: Weight | None, values: Sequence[Any], rows_given: Sequence[int | None], name: str
-) -> Sequence[float] | None:
-    """The weight of each value; None if all weights are equal.
+_log = logging.getLogger("twinkle.remote")
+_warned: set[str] = set()
 
-    A mean is weighed by rows if the call divided rows. If the call had no rows at all, all weights are equal.
+
+def warn_whole(name: str, argument: str, ranks: int) -> None:
+    """Say once for each function that an argument with rows went whole to ranks whose results are joined.
+
+    Args:
+        name: Class.method.
+        argument: The argument and its type.
+        ranks: Number of called ranks, at or above 2.
     """
-    if callable(weight):
-        return [float(weight(value)) for value in values]
-    if weight is None and how == "mean" and None not in rows_given and any(rows_given):
-        weight = "rows"
-    if weight != "rows":
-        return None
-    if any(rows is None for rows in rows_given):
-        raise CollectError(f"{name}: weight='rows' weighs by the rows that each rank was given, but nothing was split")
-    return [float(rows or 0) for rows in rows_given]
+    if name not in _warned:
+        _warned.add(name)
+        _log.warning(
+            "%s: dispatch='slice' divides lists only, so %s went whole to each of %d workers, and the rows of all "
+            "results are joined: use dispatch='slice_dp', pass a list, or mark it with Replicate(value)",
+            name,
+            argument,
+            ranks,
+        )
+
+
+_LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arrives even at a timeout of 0
+
+
+def read_outcome(
+    call: PendingCall, store: Store, outcome: Outcome, piece: Piece | None, timeout: float | None, began: float
+) -> tuple[Any, int]:
+    """The value of an outcome, or a piece of it, and the bytes that came for it.
+
+    Args:
+        call: The call.
+        store: The store of this process.
+        outcome: The outcome of one rank.
+        piece: Of its payload; None for the whole value.
+        timeout: Seconds for waiting and reading together; None for no limit.
+        began: Start of the wait, in monotonic seconds.
+
+    Raises:
+        CallTimeoutError: It was not read in time.
+        WorkerDiedError: The process that held it has ended.
+        CollectError: It cannot be opened here.
+    """
+    left = None if timeout is None else max(_LEAST_SECONDS, began + timeout - time.monotonic())
+    try:
+        return store.get(outcome.payload, *(piece or (None, None)), left)
+    except StoreTimeoutError as error:
+        raise _unread(call, outcome.rank, timeout or 0.0, error) from None
+    except WorkerDiedError as error:
+        head = f"the result of {call.name} on {call.label(outcome.rank)} cannot be read: {error}"
+        raise WorkerDiedError(f"{head}\n  called from {call.line}") from error
+    except TwinkleError:
+        raise
+    except Exception as error:  # unpickling a user's class may raise anything
+        head = f"{call.name}: the result of {call.label(outcome.rank)} arrived, but cannot be opened here"
+        text = f"{head}: {type(error).__name__}: {error}\n  called from {call.line}"
+        raise CollectError(text) from error
+
+
+def _unread(call: PendingCall, rank: int, seconds: float, why: object) -> Exception:
+    """The error that the result of a rank was not read in time."""
+    done = [other for other in call.ranks if other != rank]
+    head = (
+        f"{call.name} on {call.call.where()} is done, but the result of {call.label(rank)} was not read within "
+        f"{seconds:g} s: {why}"
+    )
+    return lateness(head, call.line, done, [rank], call.origin[1].stacks([rank]))

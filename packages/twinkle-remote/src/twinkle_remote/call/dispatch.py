@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.call.arguments import CIRCLE, Encoder, Replicate, Replicated, is_divided
-from twinkle_remote.call.even_work import assigned
 from twinkle_remote.call.lazy_values.lazy import Lazy
-from twinkle_remote.call.uneven import rows_to_send
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.spec import MASK
-from twinkle_remote.values.columns import columns, part_path, rebuild
-from twinkle_remote.values.costs import costs_of
-from twinkle_remote.values.picking import pick
-from twinkle_remote.values.rows import common_length, may_have_rows, refuse_hidden_rows, splitter_of
+from twinkle_remote.protocol.modes import DISPATCH
+from twinkle_remote.rows.cut import common_length, costs_of, is_unknown_object, may_have_rows, refuse_unknown, take
+from twinkle_remote.rows.records import part_path, parts_of, rebuild
+from twinkle_remote.rows.row_types import row_type_of
+from twinkle_remote.tables.balance import assigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import FunctionSpec
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.tables.nodes import Rows
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -89,18 +85,13 @@ def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None], *, 
 
 
 def _dispatch(call: Call, encoder: Encoder) -> Shares:
-    if call.spec.reads is not None:
-        from twinkle_remote.call.column_rules import narrowed  # few functions say which columns they read
-
-        call = narrowed(call)
     spec, args, kwargs, ranks, mesh = call.spec, call.args, call.kwargs, call.ranks, call.mesh
     if callable(spec.dispatch):
         return _by_callable(spec.dispatch, call, encoder)
+    mode = DISPATCH[spec.dispatch]
     if not args and not kwargs:
         return Shares([((), {})], [0] * len(ranks), encoder)
     named = [(key, _marked(spec, key, value)) for key, value in (*zip(call.names, args, strict=True), *kwargs.items())]
-    if spec.masks and any(key == MASK for key, _ in named):
-        raise DispatchError(f"{MASK} is the mask of rows that are repeated to pad a share: the call fills it in itself")
     own = [call.own_share and _is_sharded(value) for _, value in named]
     split = [not mine and is_divided(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
@@ -119,20 +110,22 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     if real is None and not lazy and not any(own):
         encoder.to_one = len(ranks) == 1
         encoder.next_share()
+        if mode.shares(ranks, mesh)[1] > 1:
+            _refuse_doubled(spec, named)
         undivided = _went_whole(spec, named) if len(ranks) > 1 else None
         return Shares([(encoder.whole(args), encoder.whole(kwargs))], [0] * len(ranks), encoder, undivided=undivided)
-    of_rank, count = _data_ranks(spec, ranks, mesh)
-    total = 0 if real is None else rows_to_send(spec.uneven, real, count, call.name)
+    of_rank, count = mode.shares(ranks, mesh)
+    total = real or 0
     balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
     if balanced:
         first = next(value for (_, value), divided in zip(named, split, strict=True) if divided and _has_rows(value))
-        parts = assigned(spec.rule, _costs(first), total, count, call.name)
+        parts = assigned(spec.balance, _costs(first), total, count, call.name)
     else:
         parts = [_numbers(balanced_slice(total, count, index)) for index in range(count)]
     arguments: list[Arguments] = []
     for part in parts:
         encoder.next_share()
-        cut = _RowSlicer(encoder, part, real or 0)
+        cut = _RowSlicer(encoder, part)
         values = []
         for (_, value), divided in zip(named, split, strict=True):
             encoder.to_one = count == len(ranks) and (divided or count == 1)
@@ -143,7 +136,7 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         parts = [range(length)] * count
     elif real is None:
         parts = []
-    each = (bool(parts) or None) if spec.dispatch == "slice" else False
+    each = (bool(parts) or None) if mode.each else False
     return Shares(arguments, of_rank, encoder, count, real, parts, each, balanced=balanced)
 
 
@@ -171,20 +164,9 @@ def _costs(value: Any) -> Sequence[float] | None:
     """The costs of the rows of the argument by which a call is divided; those of a lazy one are waited for."""
     if not isinstance(value, Lazy):
         return costs_of(value)
-    from twinkle_remote.call.tables.table import costs_of_lazy  # few calls divide plain arguments by lazy ones
+    from twinkle_remote.tables.lazy_table import costs_of_lazy  # few calls divide plain arguments by lazy ones
 
     return costs_of_lazy(value)
-
-
-def _data_ranks(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None) -> tuple[Sequence[int], int]:
-    if spec.dispatch == "slice_dp" and mesh is not None and len(ranks) == mesh.world_size:
-        return _by_data(mesh), mesh.data_world_size
-    return range(len(ranks)), len(ranks)
-
-
-@lru_cache(maxsize=64)
-def _by_data(mesh: DeviceMesh) -> Sequence[int]:
-    return [mesh.data_rank(rank) for rank in sorted(mesh.ranks)]
 
 
 def _is_sharded(value: object) -> bool:
@@ -194,7 +176,7 @@ def _is_sharded(value: object) -> bool:
 def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
     """An argument whose columns that go whole are marked so."""
     whole = spec.whole_columns(name) if spec.replicate else ()
-    parts = columns(value) if whole and not isinstance(value, Replicated | Lazy) else None
+    parts = parts_of(value) if whole and not isinstance(value, Replicated | Lazy) else None
     if parts is None or parts.keys().isdisjoint(whole):
         return value
     return rebuild(value, [Replicate(part) if key in whole else part for key, part in parts.items()])
@@ -202,68 +184,71 @@ def _marked(spec: FunctionSpec, name: str, value: Any) -> Any:
 
 def _went_whole(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> str | None:
     """The first argument with rows that dispatch "slice" sends whole to ranks whose results are joined."""
-    if spec.dispatch != "slice" or spec.collect != "flatten" or spec.split is not None:
+    if spec.mode is None or spec.mode.divides != "lists" or spec.collect != "flatten" or spec.split is not None:
         return None
     for name, value in named:
         marked = isinstance(value, Replicated) or spec.names(spec.replicate, name)
-        if not marked and not isinstance(value, Lazy) and may_have_rows(value, fields=True):
+        if not marked and not isinstance(value, Lazy) and may_have_rows(value):
             return f"{name}, a {type(value).__name__}"
     return None
+
+
+def _refuse_doubled(spec: FunctionSpec, named: Sequence[tuple[str, object]]) -> None:
+    """Refuse an object of an unknown class where nothing is divided and the ranks' rows are joined.
+
+    Each rank would get the whole object, and return its rows: they would come back once for each rank.
+
+    Raises:
+        DispatchError: An argument is such an object, and says by no mark that it goes whole.
+    """
+    if spec.collect != "flatten" or not spec.divides_rows:
+        return
+    for name, value in named:
+        marked = isinstance(value, Replicated | Lazy) or not spec.divides(name)
+        if not marked and is_unknown_object(value):
+            kind = type(value)
+            raise DispatchError(
+                f"nothing is divided, and flatten would join what each rank makes of {name}, a {kind.__module__}."
+                f"{kind.__qualname__}: whether it holds rows is not known. Pass Replicate(value) if it goes whole, its "
+                f"rows as a list, a dict or a dataclass, or teach it with register_rows({kind.__name__}, ...)"
+            )
 
 
 def _measure(value: object, path: str, found: list[tuple[str, int]]) -> bool:
     """Append each part's path and number of rows to `found`; returns whether a part is a lazy result."""
     if isinstance(value, Replicated | Lazy):
         return isinstance(value, Lazy)
-    splitter = splitter_of(type(value))
-    rows = None if splitter is None else splitter.length(value)
+    kind = row_type_of(type(value))
+    rows = None if kind is None else kind.length(value)
     if rows is not None:
         found.append((path, rows))
         return False
-    parts = columns(value)
+    parts = parts_of(value)
     if parts is None:
-        refuse_hidden_rows(value, path)
+        refuse_unknown(value, path)
         return False
     handed = [_measure(part, part_path(path, value, key), found) for key, part in parts.items()]
     return any(handed)
 
 
 class _RowSlicer:
-    """Cuts some rows out of one argument, at any depth of dicts, dataclasses and named tuples."""
+    """Cuts some rows out of one argument, at any depth of dicts, dataclasses and tuples."""
 
-    def __init__(self, encoder: Encoder, rows: Rows, real: int) -> None:
-        self._encoder, self._rows, self._real = encoder, rows, real
+    def __init__(self, encoder: Encoder, rows: Rows) -> None:
+        self._encoder, self._rows = encoder, rows
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Lazy):
             return self._encoder.lazy(value, split=True)
         if isinstance(value, Replicated):
             return self._encoder.whole(value)
-        splitter = splitter_of(type(value))
-        if splitter is not None and splitter.length(value) is not None:
-            rows = self._rows
-            if isinstance(rows, range) and rows.stop > self._real:
-                return self._encoder.whole(self._padded(value, splitter, rows))
+        kind = row_type_of(type(value))
+        if kind is not None and kind.length(value) is not None:
             stored = self._encoder.stored(value)
-            if stored is None:
-                return self._encoder.whole(pick(value, rows))
-            if isinstance(rows, range):
-                return stored._replace(start=rows.start, stop=rows.stop)
-            return stored._replace(rows=rows)
-        parts = columns(value)
+            return self._encoder.whole(take(value, self._rows)) if stored is None else stored._replace(rows=self._rows)
+        parts = parts_of(value)
         if parts is None:
             return self._encoder.whole(value)
         fresh = [self(part) for part in parts.values()]
         same = all(new is old for new, old in zip(fresh, parts.values(), strict=True))
         return value if same else rebuild(value, fresh)
-
-    def _padded(self, value: Any, splitter: Any, rows: range) -> Any:
-        """Rows up to the last one, then again from the first, until the share is full."""
-        pieces = []
-        position = rows.start
-        while position < rows.stop:
-            start = position % self._real
-            stop = min(self._real, start + rows.stop - position)
-            pieces.append(splitter.slice(value, start, stop))
-            position += stop - start
-        return splitter.concat(pieces)

@@ -1,27 +1,23 @@
-"""Iterates a component in a driver's `for` loop: steps may be requested ahead, and no step is lost.
-
-Every worker that holds the component runs each step. If a loop breaks off, its requested steps stay for the next loop
-over the same handle, unless the component's `__iter__` returned another object: then the iteration starts again.
-"""
+"""Iterates a component in a driver's `for` loop: each step is one call of all workers that hold the component."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy_values.lazy import Lazy
-from twinkle_remote.call.start import start
+from twinkle_remote.call.send import start
 from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
-from twinkle_remote.failures.ends import SIGNALS, no_end
-from twinkle_remote.failures.frames import call_line, plain_interrupt
+from twinkle_remote.failures.frames import call_line
+from twinkle_remote.failures.report import SIGNALS, no_end
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.sessions.current import raise_not_retrieved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twinkle_remote.call.pending.pending_call import PendingCall
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.call import Component
 
 OPENING = FunctionSpec(dispatch="all", sync=True)
 
@@ -42,63 +38,47 @@ def check_all_ended(call: PendingCall) -> None:
 
 
 class RemoteIterator:
-    """The iterator of a component.
+    """The iterator of a component; a step that is late is not lost: the following `next` waits for it again.
 
     Args:
         component: The component.
         spec: Options of each step; by default its rows are joined in data order.
         itself: The caller's handle of the component.
-        ahead: Number of steps that are requested after the current one, at or above 0.
     """
 
-    def __init__(self, component: Component, spec: FunctionSpec, itself: object, ahead: int = 1) -> None:
-        self._component = component
-        self._spec = spec
-        self._itself = itself
-        self._ahead = ahead
-        self._steps: deque[PendingCall] = deque()
-        self._continues = True
+    def __init__(self, component: Component, spec: FunctionSpec, itself: object) -> None:
+        self._component, self._spec, self._itself = component, spec, itself
+        self._step: PendingCall | None = None
         self._ended = False
 
     def open(self) -> None:
-        """Call `__iter__` on the workers; requested steps stay if the iteration continues the last loop."""
-        if self._steps and self._continues:
+        """Call `__iter__` on the workers, and wait for it."""
+        if self._step is not None:
             return
         name = f"{self._component.name}.__iter__"
-        call = start(Call("iterate", self._component, "__iter__", name, OPENING, call_line()), held=True)
-        call.wait()
-        self._continues = all(call.fetch(call.outcome(rank)) for rank in call.ranks)
-        self._steps.clear()
+        start(Call("iterate", self._component, "__iter__", name, OPENING, call_line()), held=True).wait()
         self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        with plain_interrupt():
-            return self._next()
-
-    def _next(self) -> Any:
-        while not self._ended and len(self._steps) <= self._ahead:
-            self._steps.append(self._ask())
-        if not self._steps:
+        """The next step: waits until every worker has made it, or until the deadline of `__next__`."""
+        raise_not_retrieved()
+        if self._ended:
             raise StopIteration
-        call = self._steps[0]
+        call = self._step = self._step or self._ask()
         try:
             call.wait()
-        except CallTimeoutError:  # late, not lost: the following `next` waits for this step again
+        except CallTimeoutError:
             raise
         except TwinkleError as error:
-            self._steps.popleft()
-            if isinstance(error, SIGNALS):
-                raise no_end(error) from error.__cause__
-            raise
-        self._steps.popleft()
-        ended = call.ended()
-        if not any(ended):
+            self._step = None
+            raise (no_end(error) if isinstance(error, SIGNALS) else error) from error.__cause__
+        self._step = None
+        if not any(call.ended()):
             return Lazy(call, self._itself)
         self._ended = True
-        self._steps.clear()
         check_all_ended(call)
         raise StopIteration
 

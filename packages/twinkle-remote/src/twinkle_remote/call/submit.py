@@ -6,43 +6,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from twinkle_remote.call.lazy_values.lazy import Lazy
-from twinkle_remote.call.start import start
+from twinkle_remote.call.send import start
 from twinkle_remote.failures.frames import call_line
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.component import component_of
-from twinkle_remote.protocol.marks import SPEC, SUBMIT
-from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.protocol.targets import bound_target
+from twinkle_remote.protocol.call import Call, component_of
+from twinkle_remote.protocol.spec import SPEC, SUBMIT, FunctionSpec
+from twinkle_remote.sessions.current import raise_not_retrieved
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.generate import RemoteGenerator
     from twinkle_remote.call.pending.pending_call import PendingCall
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.call import Component
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# A generator function is a function too: the first overloads overlap the last one.
-@overload
-def submit(  # type: ignore[overload-overlap]  # as above
-    bound_method: Callable[P, AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
-) -> RemoteGenerator[R]: ...
-@overload
-def submit(  # type: ignore[overload-overlap]  # as above
-    bound_method: Callable[P, Iterator[R]], /, *args: P.args, **kwargs: P.kwargs
-) -> RemoteGenerator[R]: ...
 @overload
 def submit(bound_method: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
 @overload
 def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
 def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a remote function lazily, also with `lazy_collect=False`; the typed form of a lazy call.
-
-    A generator function gives a `RemoteGenerator`, an iterator and async iterator over lazy items.
 
     Args:
         bound_method: `component.method`.
@@ -68,7 +54,7 @@ def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
         raise TypeError(
             f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
         )
-    return component, spec.of(component, bound_target(bound_method))
+    return component, spec
 
 
 def start_on_workers(
@@ -129,6 +115,7 @@ def submit_on_workers(
     timeout: float | None = None,
 ) -> Lazy[list[Any]]:
     """`start_on_workers` with a lazy list of the results, in rank order."""
+    raise_not_retrieved()
     return Lazy(start_on_workers(handle, function, arguments, timeout))
 
 

@@ -25,7 +25,9 @@ def intercept(cls: Any) -> None:
             try:
                 return construct(kind, original, args, kwargs)
             except TwinkleError as error:
-                raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
+                from twinkle_remote.failures.frames import users_part  # a worker without errors does without
+
+                raise error.with_traceback(users_part(error.__traceback__)) from error.__cause__
 
         setattr(new, _ORIGINAL, original)
         cls.__new__ = staticmethod(new)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from twinkle_remote.component.decorated import check_decorators
-from twinkle_remote.component.method import make_remote
-from twinkle_remote.context import WorkerContext, run_apart, working_as
+from twinkle_remote.component.method import make_remote, name_functions
+from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.protocol.backend import InProcessBackend
-from twinkle_remote.protocol.component import component_of, remember_reads
-from twinkle_remote.protocol.marks import execute_of, options_under
+from twinkle_remote.protocol.call import component_of
+from twinkle_remote.protocol.spec import execute_of, options_under
 from twinkle_remote.sessions.current import backend_here
-from twinkle_remote.sessions.forked import renew_threads_of_torch
+from twinkle_remote.sessions.seeding import constructor_seeded, next_component_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.column_rule import ColumnRule
-    from twinkle_remote.protocol.component import ColumnsRead
 
 GROUP, MESH, INSTANCE = "remote_group", "device_mesh", "instance_id"
 _KEYWORDS = frozenset({GROUP, MESH, INSTANCE})
@@ -37,10 +35,10 @@ def prepare(cls: Any) -> None:
     """
     if cls in _prepared:
         return
-    check_decorators(cls)
     _wrap_init(cls)
     for name in dir(cls):
         _inherit_options(cls, name)
+    name_functions(cls)
     _prepared.add(cls)
 
 
@@ -59,11 +57,7 @@ def _wrap_init(cls: Any) -> None:
 
 def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
-    renew_threads_of_torch()
     cls = type(itself)
-    reads = reads_by_constructor(cls, args, kwargs)
-    if reads:
-        remember_reads(itself, reads)
     component = component_of(itself)
     backend = backend_here()
     if component is None or not isinstance(backend, InProcessBackend):
@@ -74,14 +68,9 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     size = backend.group(component.group).size
     alone = execute_of(cls) == "first"
     place = WorkerContext(component.group, backend.rank, size, component.mesh, alone)
-    run_apart(_call_init_as, place, original, itself, args, own_keywords(cls, kwargs))
-
-
-def _call_init_as(
-    place: WorkerContext, original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    with working_as(place):
-        _call_init(original, itself, args, kwargs)
+    seed = None if component.group == backend.own_group else next_component_seed()
+    with working_as(place), nullcontext() if seed is None else constructor_seeded(seed):
+        _call_init(original, itself, args, own_keywords(cls, kwargs))
 
 
 def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -139,63 +128,6 @@ def with_mesh(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Dev
     signature = constructor_signature(cls)
     by_place = [] if signature is None else list(signature.parameters)[: len(args)]
     return kwargs if mesh is None or MESH in by_place else {**kwargs, MESH: mesh}
-
-
-def flags_off(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[str]:
-    """The flags of a constructor that are False, of those that remote functions of the class name in `balance=`.
-
-    Raises:
-        TypeError: A function names what is no parameter of the constructor.
-    """
-    named = _balance_flags(cls)
-    signature = constructor_signature(cls) if named else None
-    if signature is None:
-        return frozenset()
-    if strange := named - signature.parameters.keys():
-        raise TypeError(
-            f"{cls.__name__}: balance={min(strange)!r} of a remote function names no parameter of the constructor, "
-            f"{signature}"
-        )
-    given = _arguments(cls, signature, args, kwargs)
-    return frozenset() if given is None else frozenset(name for name in named if given.get(name) is False)
-
-
-def reads_by_constructor(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ColumnsRead:
-    """The columns that functions read whose `reads=` asks for the constructor's arguments, by their names.
-
-    Raises:
-        ValueError: A rule returns something else than names.
-    """
-    rules = _rules_of_constructor(cls)
-    signature = constructor_signature(cls) if rules else None
-    given = None if signature is None else _arguments(cls, signature, args, kwargs)
-    if given is None:
-        return ()
-    return tuple([(name, rule.columns_at_construction(given)) for name, rule in rules])
-
-
-def _arguments(
-    cls: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Mapping[str, Any] | None:
-    """The arguments of a constructor by name, with their defaults; None where they do not fit (reported later)."""
-    try:
-        bound = signature.bind(*args, **own_keywords(cls, kwargs))
-    except TypeError:
-        return None
-    bound.apply_defaults()
-    return bound.arguments
-
-
-@functools.cache
-def _rules_of_constructor(cls: Any) -> Sequence[tuple[str, ColumnRule]]:
-    found = [(name, options_under(cls, name)) for name in dir(cls)]
-    return [(name, spec.reads) for name, spec in found if spec and spec.reads and spec.reads.of_constructor]
-
-
-@functools.cache
-def _balance_flags(cls: Any) -> frozenset[str]:
-    found = [options_under(cls, name) for name in dir(cls)]
-    return frozenset(spec.balance for spec in found if spec is not None and isinstance(spec.balance, str))
 
 
 def declared_keywords(cls: Any) -> frozenset[str]:

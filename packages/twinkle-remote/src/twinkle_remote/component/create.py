@@ -8,27 +8,24 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from twinkle_mesh import DeviceMesh, instead_of
-from twinkle_remote.call.start import start
+from twinkle_mesh import DeviceMesh
+from twinkle_remote.call.send import start
 from twinkle_remote.component.constructor import (
     GROUP,
     INSTANCE,
     MESH,
     constructor_signature,
     declared_keywords,
-    flags_off,
     own_keywords,
-    reads_by_constructor,
     with_mesh,
 )
 from twinkle_remote.component.handle import make_handle
 from twinkle_remote.errors import PlacementError, TwinkleError
 from twinkle_remote.failures.frames import call_line
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.component import Component, remember
-from twinkle_remote.protocol.marks import execute_of
-from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.protocol.call import Call, Component, remember
+from twinkle_remote.protocol.spec import FunctionSpec, execute_of
 from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.seeding import next_component_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,17 +50,15 @@ def handle_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         kwargs: Keyword arguments, including those of placement.
         runtime: The runtime of this process.
     """
-    if runtime.backend.attached():
-        runtime.reloaded.look()
     return make_handle(cls, _build_on_group(cls, name, args, kwargs, runtime))
 
 
 def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Component:
+    runtime.in_flight.raise_not_retrieved()
     group = runtime.backend.group(name)
     ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
-    mesh = _mesh_for(cls, kwargs.get(MESH), runtime, name, group.size)
-    said = flags_off(cls, args, kwargs), reads_by_constructor(cls, args, kwargs)
-    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh, *said)
+    mesh = None if group.undivided else _mesh_for(cls, kwargs.get(MESH), name, group.size)
+    component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh)
     if inspect.isabstract(cls):
         raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh) if MESH in declared_keywords(cls) else kwargs
@@ -72,13 +67,11 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         try:
             signature.bind(*args, **own_keywords(cls, passed))
         except TypeError as error:
-            known = [name for name in signature.parameters if name != "self"]
-            unknown = [name for name in own_keywords(cls, passed) if name not in known]
-            hint = f"; {instead_of(unknown[0], known)}" if unknown else ""
-            raise TypeError(f"{cls.__name__}{signature}: {error}{hint}") from None
+            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     spec = FunctionSpec(dispatch="all", sync=True, timeout=runtime.backend.start_timeout)
     names = [f"args[{i}]" for i in range(len(args))]
-    call = Call("create", component, cls, f"{cls.__name__}.__init__", spec, call_line(), names, args, passed)
+    seed = next_component_seed()
+    call = Call("create", component, cls, f"{cls.__name__}.__init__", spec, call_line(), names, args, passed, seed=seed)
     pending = start(call, held=True)
     try:
         pending.wait()
@@ -89,7 +82,7 @@ def _build_on_group(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
         with contextlib.suppress(TwinkleError):  # the group may have ended; the constructor's error counts
             start(Call("drop", component, None, call.name, _DROP, call.line), prefetched=True)
         raise
-    return pending.built()
+    return component
 
 
 def _instance(cls: type, kwargs: dict[str, Any], group: str, runtime: Runtime) -> str:
@@ -101,11 +94,8 @@ def _instance(cls: type, kwargs: dict[str, Any], group: str, runtime: Runtime) -
     return next(one for one in ids if not runtime.is_released(group, one))
 
 
-def _mesh_for(cls: type, mesh: DeviceMesh | None, runtime: Runtime, group: str, size: int) -> DeviceMesh | None:
-    if mesh is None:
-        shared = runtime.mesh
-        return shared if shared is not None and shared.world_size == size else None
-    if execute_of(cls) == "all" and (mesh.world_size != size or set(mesh.ranks) != set(range(size))):
+def _mesh_for(cls: type, mesh: DeviceMesh | None, group: str, size: int) -> DeviceMesh | None:
+    if mesh is not None and execute_of(cls) == "all" and sorted(mesh.ranks) != list(range(size)):
         raise PlacementError(
             f"{cls.__name__}: device_mesh has {mesh.world_size} ranks and group {group!r} has {size} workers, ranks 0 "
             f"to {size - 1}; they must be the same: give the group ranks={mesh.world_size}, or the mesh "
@@ -128,17 +118,14 @@ def adopt(
     given = kwargs.get(MESH)
     mesh = given if isinstance(given, DeviceMesh) else None
     if mesh is None or (name is not None and runtime.groups):
-        if mesh is None and group.size > 1 and not runtime.groups and execute_of(cls) == "all":
-            mesh = runtime.mesh  # every group has all processes here: a mesh of another size fits no group
-        mesh = _mesh_for(cls, mesh, runtime, group.name, planned)
+        mesh = _mesh_for(cls, mesh, group.name, planned)
     shared = name is not None or mesh is not None
     if not shared:
         group = runtime.backend.group(backend.own_group)
     if mesh is not None:
-        mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, runtime, group.name, group.size)
+        mesh = _whole(mesh) if group.size == 1 else _mesh_for(cls, mesh, group.name, group.size)
     ranks = (backend.rank,) if not shared else (0,) if execute_of(cls) == "first" else tuple(range(group.size))
-    said = flags_off(cls, args, kwargs), reads_by_constructor(cls, args, kwargs)
-    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh, *said)
+    component = Component(group.name, _instance(cls, kwargs, group.name, runtime), cls.__name__, ranks, mesh)
     if backend.adopt(group.name, component.instance, made, mesh):
         remember(made, component)
     return made

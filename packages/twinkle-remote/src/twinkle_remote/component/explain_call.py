@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import combine_rule, ranks_read
-from twinkle_remote.call.column_rules import columns_added, columns_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
 from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
 from twinkle_remote.component.method import bind
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.handed import HandedSlot
-from twinkle_remote.protocol.targets import bound_target
-from twinkle_remote.values.rows import lengths
+from twinkle_remote.rows.cut import lengths
+from twinkle_remote.sessions.current import running
+from twinkle_remote.tables.nodes import LazySlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.tables.nodes import Rows
 
 P = ParamSpec("P")
 _HOW = {
@@ -30,7 +29,6 @@ _HOW = {
     "list": "a list of their values",
     "rows": "their rows joined, in this order",
     "balanced": "their rows joined, in the order of the call's rows",
-    "columns": "the parts of their tuples joined, in this order",
     "mean": "the mean of their values",
     "sum": "the sum of their values",
 }
@@ -66,8 +64,6 @@ class Explanation:
         reads: Ranks whose results collect reads, in order.
         collect: How collect combines them, as text.
         moves: What its lazy arguments move from host to host, estimated by rows; None where that is not known yet.
-        columns_read: The columns that it reads of its first divided argument; None for all.
-        columns_added: The columns that it adds to this argument; None if it adds none.
     """
 
     name: str
@@ -76,8 +72,6 @@ class Explanation:
     reads: tuple[int, ...]
     collect: str
     moves: tuple[HostBytes, ...] | None = ()
-    columns_read: tuple[Hashable, ...] | None = None
-    columns_added: tuple[Hashable, ...] | None = None
 
     def __str__(self) -> str:
         arguments = list(self.rows[0].arguments)
@@ -98,12 +92,7 @@ class Explanation:
         ]
         order = ", ".join(map(str, self.reads))
         collect = f"collect: ranks {order}: {self.collect}"
-        named = [
-            f"{word} {', '.join(map(repr, names))}"
-            for word, names in (("reads", self.columns_read), ("adds", self.columns_added))
-            if names is not None
-        ]
-        return "\n".join([f"{self.name} on {self.group}", *lines, *named, collect, *moves_as_text(self.moves)])
+        return "\n".join([f"{self.name} on {self.group}", *lines, collect, *moves_as_text(self.moves)])
 
 
 def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -120,8 +109,10 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     """
     component, spec = remote_part(bound_method)
     names = bind(bound_method, component.name, args, kwargs)
-    name = f"{component.name}.{bound_target(bound_method)}"
-    call = Call("method", component, bound_target(bound_method), name, spec, driver_line(), names, args, kwargs)
+    name = f"{component.name}.{bound_method.__name__}"
+    call = Call("method", component, bound_method.__name__, name, spec, driver_line(), names, args, kwargs)
+    if spec.calls_one:
+        call = running().loads.peek(call)
     ranks, mesh = call.ranks, call.mesh
     shares = dispatch(call, _store_nothing)
     read = ranks_read(spec, ranks, mesh, each=shares.each is not False)
@@ -142,8 +133,7 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
         how = "balanced"
     collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
     moves = explain_moves(call, shares)
-    known = columns_read(call), columns_added(call)
-    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves, *known)
+    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves)
 
 
 def _store_nothing(value: object) -> None:
@@ -155,7 +145,7 @@ def _is_whole(value: object, before: object) -> bool:
 
 
 def _described(value: Any, part: Rows | None, *, whole: bool) -> str:
-    if isinstance(value, HandedSlot):
+    if isinstance(value, LazySlot):
         return "its rows of a lazy result" if value.split else "a lazy result"
     kind = type(value).__name__
     rows = {rows for _, rows in lengths(value, "")}

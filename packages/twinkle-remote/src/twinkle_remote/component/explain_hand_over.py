@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_remote.call.tables.hand_over import plan_hand_over
-from twinkle_remote.call.tables.lazy_arguments import hand_over_plan
 from twinkle_remote.sessions.current import running
+from twinkle_remote.tables.lazy_arguments import transfer_plan
+from twinkle_remote.tables.nodes import leaves
+from twinkle_remote.tables.transfers import plan_transfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.protocol.call import Call
-    from twinkle_remote.protocol.handed import HandedPiece
     from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.tables.nodes import StoredRows
 
 
 class HostBytes(NamedTuple):
@@ -41,34 +42,34 @@ def explain_moves(call: Call, shares: Shares) -> tuple[HostBytes, ...] | None:
         shares: Its divided arguments.
     """
     encoder = shares.encoder
-    if not encoder.handed:
+    if not encoder.lazies:
         return ()
-    if any(not source.done() or source.failed() for source in encoder.sources) or running().served is not None:
+    if any(not source.done() or source.failed() for source in encoder.sources):
         return None
     outcomes = [source.outcome(rank) for source, rank in encoder.inputs]
     infos = [source.origin[1].info(rank) for source, rank in encoder.inputs]
     made = {id(outcome.payload): (outcome, info) for outcome, info in zip(outcomes, infos, strict=True)}
-    planned = plan_hand_over(hand_over_plan(call, shares), outcomes)
+    planned = plan_transfers(transfer_plan(call, shares), outcomes)
     group = running().backend.group(call.component.group)
     moved: dict[tuple[str, str, str], int] = {}
     counted: set[tuple[object, ...]] = set()
     for rank, index in zip(call.ranks, shares.of_rank, strict=True):
         target = group.info(rank).node
-        for piece in [piece for value in planned[index].values for piece in value.all_pieces()]:
-            if id(piece.payload) not in made:  # a plain value of a table
+        for stored in [one for value in planned[index].values if value.node is not None for one in leaves(value.node)]:
+            if id(stored.payload) not in made:  # a plain value of a table
                 continue
-            outcome, info = made[id(piece.payload)]
-            once = (id(piece.payload), *piece[1:], target)
+            outcome, info = made[id(stored.payload)]
+            once = (id(stored.payload), stored.rows, target)
             if once not in counted:
                 counted.add(once)
                 way = (info.group, info.node, target)
-                moved[way] = moved.get(way, 0) + _nbytes(piece, outcome)
+                moved[way] = moved.get(way, 0) + _nbytes(stored, outcome)
     return tuple(HostBytes(*way, nbytes) for way, nbytes in moved.items())
 
 
-def _nbytes(piece: HandedPiece, outcome: Outcome) -> int:
-    rows = piece.length()
-    return outcome.produced if rows is None or not outcome.rows else outcome.produced * rows // outcome.rows
+def _nbytes(stored: StoredRows, outcome: Outcome) -> int:
+    rows = stored.rows
+    return outcome.produced if rows is None or not outcome.rows else outcome.produced * len(rows) // outcome.rows
 
 
 def moves_as_text(moves: Sequence[HostBytes] | None) -> list[str]:

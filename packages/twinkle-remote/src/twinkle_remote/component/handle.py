@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from functools import cache, partialmethod
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component.constructor import prepare
-from twinkle_remote.errors import RemoteAttributeError, RemoteCallError
-from twinkle_remote.failures.bare import bare_new
-from twinkle_remote.protocol.component import COMPONENT, HandleBase, component_of
-from twinkle_remote.protocol.marks import options_of, options_under, prefetch_of
-from twinkle_remote.protocol.spec import FunctionSpec
+from twinkle_remote.errors import RemoteAttributeError
+from twinkle_remote.failures.travel import bare_new
+from twinkle_remote.protocol.call import COMPONENT, HandleBase, component_of
+from twinkle_remote.protocol.spec import FunctionSpec, options_of, options_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twinkle_remote.call.iterate import RemoteIterator
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.call import Component
 
 _CLASS = "__twinkle_class__"
 _REMOTE = "__twinkle_remote_names__"
 _ITERATOR = "_twinkle_iterator"
-_OWN = (COMPONENT, _ITERATOR, "_repr_html_")
+_OWN = (COMPONENT, _ITERATOR)
 SPECIAL = {
     "__len__": FunctionSpec(execute="first"),
-    "__enter__": FunctionSpec(dispatch="all", collect="first"),
-    "__exit__": FunctionSpec(dispatch="all", collect="first"),
 }
 """The special methods that a handle sends to its workers, and their options if the class gives none."""
 _OF_CLASS = frozenset(
@@ -67,8 +63,6 @@ def handle_type(cls: Any) -> Any:
         body["__iter__"], body["__next__"] = _iter, _next
     if callable(getattr(cls, "__len__", None)):
         body["__len__"] = _len
-    if callable(getattr(cls, "__enter__", None)):
-        body["__enter__"], body["__exit__"] = _enter, _exit
     identity = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
     return type(cls)(cls.__name__, (Handle, cls), {**body, **identity, _CLASS: cls, _REMOTE: remote})
@@ -164,14 +158,6 @@ class Handle(HandleBase):
 
     __str__ = __repr__
 
-    def _repr_html_(self) -> str:
-        """The component's place, its remote functions and its mesh, for a notebook; nothing is sent."""
-        from twinkle_remote.call.lazy_values.notebook import handle_html  # its import takes milliseconds
-
-        component = component_of(self)
-        assert component is not None
-        return handle_html(_class(self), component)
-
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
 
@@ -219,7 +205,7 @@ def _iterator(self: Any) -> RemoteIterator:
         cls = _class(self)
         component = component_of(self)
         assert component is not None
-        found = RemoteIterator(component, step_options(cls), self, ahead=prefetch_of(cls))
+        found = RemoteIterator(component, step_options(cls), self)
         object.__setattr__(self, _ITERATOR, found)
     return cast("RemoteIterator", found)
 
@@ -235,7 +221,7 @@ def _next(self: Any) -> Any:
 
 
 def _call(self: Any, name: str, args: tuple[Any, ...]) -> Any:
-    from twinkle_remote.call.start import call_method, method_call
+    from twinkle_remote.call.send import call_method, method_call
 
     component = component_of(self)
     assert component is not None
@@ -246,22 +232,3 @@ def _call(self: Any, name: str, args: tuple[Any, ...]) -> Any:
 
 def _len(self: Any) -> int:
     return int(_call(self, "__len__", ()))
-
-
-def _enter(self: Any) -> Any:
-    return _call(self, "__enter__", ())
-
-
-def _exit(self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-    arguments = (kind, error, None)  # a traceback does not travel
-    if error is not None and not _travels(error):
-        arguments = (RemoteCallError, RemoteCallError(f"{type(error).__name__}: {error}"), None)
-    return bool(_call(self, "__exit__", arguments))
-
-
-def _travels(error: BaseException) -> bool:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # pickling may raise anything; the answer is False then
-        return False
-    return True

@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.context import caller, in_event_loop
 from twinkle_remote.errors import TwinkleError
-from twinkle_remote.protocol.component import component_of, is_handle
-from twinkle_remote.protocol.marks import ITSELF, NAMES, SPEC, SUBMIT
-from twinkle_remote.protocol.spec import form_of, returns_columns, with_mask
-from twinkle_remote.protocol.targets import bound_target, target_of
+from twinkle_remote.protocol.call import component_of, is_handle
+from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, form_of
 from twinkle_remote.running import running_worker
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import Form, FunctionSpec, Many
 
-CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__", "__enter__", "__exit__"})
+_CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -57,29 +55,19 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     Raises:
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
-    form = _checked_form(function, spec)
+    form = _checked_form(function)
     signature = _signature(function)
     names = _positional(function, signature, spec)
-    hidden = _hidden_names(function, signature, spec)
     simple = simple_counts(signature)
-    spec = with_mask(returns_columns(spec, signature.return_annotation), inspect.signature(function))
     spec = replace(spec, form=form, many=_many(signature, inspect.signature(function)))
-    spec = _of_signature(spec, signature, _shown(function))
-    body = function
-    if spec.reads is not None or spec.adds is not None:
-        from twinkle_remote.component.body import with_column_rules  # few functions have rules of columns
-
-        body = with_column_rules(function, spec, names)
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component = component_of(self)
         assert component is not None
-        name = target_of(type(self), method)
+        name = method.__name__
         if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
             check_arguments(component.name, name, signature, self, args, kwargs)
-            if hidden and len(args) > len(names):
-                _check_named(component.name, name, hidden, kwargs)
-        from twinkle_remote.call.start import method_call  # a worker that calls nobody does not load it
+        from twinkle_remote.call.send import method_call  # a worker that calls nobody does not load it
 
         bound = positional_names(names, len(args))
         call = method_call(component, name, spec, bound, args, kwargs, own_share=not is_handle(self))
@@ -89,17 +77,19 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         component = component_of(self)
         if component is None:
-            return body(self, *args, **kwargs)
+            return function(self, *args, **kwargs)
         worker = running_worker()
         if worker is not None and worker.holds(component):
-            return worker.call(component, body, args, kwargs)
+            return worker.call(component, function, args, kwargs)
         remote = is_handle(self)
         if not remote and caller().world_size > 1:  # the other processes make the same call
-            return body(self, *args, **kwargs)
+            return function(self, *args, **kwargs)
         try:
             return send(self, args, kwargs, lazy=None if remote else False)
         except TwinkleError as error:
-            raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
+            from twinkle_remote.failures.frames import users_part  # a worker without errors does without
+
+            raise error.with_traceback(users_part(error.__traceback__)) from error.__cause__
 
     setattr(method, SPEC, spec)
     setattr(method, SUBMIT, send)
@@ -110,28 +100,11 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     return method
 
 
-def _of_signature(spec: FunctionSpec, signature: inspect.Signature, name: str) -> FunctionSpec:
-    """The options, whose rules of columns know the parameters of the function.
-
-    Raises:
-        TypeError: A rule asks for an argument that the function has not, or a generator adds columns.
-    """
-    if spec.adds is not None and spec.yields:
-        raise TypeError(f"{name} is a generator function, whose items are no rows of its argument: adds= must go")
-    reads = spec.reads and spec.reads.of_function(signature, name)
-    adds = spec.adds and spec.adds.of_function(signature, name)
-    return spec if reads is spec.reads and adds is spec.adds else replace(spec, reads=reads, adds=adds)
-
-
 def _make(call: Call, itself: object, lazy: bool | None) -> Any:
-    """Make a call, or begin an iteration over what a generator yields."""
-    if call.spec.yields:
-        from twinkle_remote.call.generate import RemoteGenerator
-
-        return RemoteGenerator(call, itself, lazy=lazy)
+    """Make a call."""
     if call.spec.on_loop and not lazy and in_event_loop():
         lazy = True  # what an event loop calls it awaits
-    from twinkle_remote.call.start import call_method
+    from twinkle_remote.call.send import call_method
 
     return call_method(call, itself, lazy=lazy)
 
@@ -163,7 +136,7 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
         TypeError: The arguments do not fit the method; the message shows the signature.
     """
     signature = inspect.signature(bound_method.__func__)
-    check_arguments(owner, bound_target(bound_method), signature, bound_method.__self__, args, kwargs)
+    check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
     return positional_names(getattr(bound_method, NAMES), len(args))
 
 
@@ -176,11 +149,11 @@ def simple_counts(signature: inspect.Signature) -> range:
     return range(0) if keyword_needed else range(needed, len(by_place) + 1)
 
 
-def _checked_form(function: Any, spec: FunctionSpec) -> Form:
+def _checked_form(function: Any) -> Form:
     """The kind of function that a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
 
     Raises:
-        TypeError: It is not a method, or the options do not fit its kind.
+        TypeError: It is not a method, or one that yields.
     """
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
@@ -191,25 +164,15 @@ def _checked_form(function: Any, spec: FunctionSpec) -> Form:
     name = getattr(function, "__qualname__", repr(function))
     form = form_of(function)
     called = getattr(function, "__name__", "")
-    if form == "generator" and called == "__iter__":
-        return "plain"
-    if called in CALLED_BY_PYTHON:
-        check_at_once(name, form)
-    if "generator" in form and spec.collect not in ("none", "first"):
+    if called in _CALLED_BY_PYTHON and form != "plain":
+        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
+    yields = inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and called != "__iter__")
+    if yields:
         raise TypeError(
-            f"{name} is a generator function, whose items come one by one: collect={spec.collect!r} must go"
+            f"{name} yields, and a remote function returns: return a list, give the class __iter__ and __next__, or "
+            "call an async method once for each item"
         )
     return form
-
-
-def check_at_once(name: str, form: Form) -> None:
-    """Check the kind of a method that Python calls itself.
-
-    Raises:
-        TypeError: It has no value at once.
-    """
-    if form != "plain":
-        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
 
 
 def _many(*signatures: inspect.Signature) -> Many:
@@ -223,12 +186,14 @@ def _many(*signatures: inspect.Signature) -> Many:
 def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
     """Names of the positional parameters after `self`; also checks the names in the options."""
     parameters = list(signature.parameters.values())[1:]
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if hasattr(function, "__wrapped__") or not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         known = [parameter.name for parameter in parameters]
         for name in spec.named_arguments:
             if name not in known:
+                below = hasattr(function, "__wrapped__")
+                hint = "; give the decorator below the parameters of the method" if below else ""
                 raise TypeError(
-                    f"split= and replicate= name arguments of {_shown(function)}, and {name!r} is none of {known}"
+                    f"split= and replicate= name arguments of {_shown(function)}, and {name!r} is none of {known}{hint}"
                 )
     return [parameter.name for parameter in parameters if parameter.kind in _BY_PLACE]
 
@@ -237,35 +202,22 @@ def _shown(function: Any) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-def _hidden_names(function: Any, signature: inspect.Signature, spec: FunctionSpec) -> tuple[str, ...]:
-    """Names in the options that only the function below a decorator has: where it takes them by place is not known.
+def name_functions(cls: type) -> None:
+    """Let each remote function of a class bear the name of its attribute, under which workers are asked for it.
 
     Raises:
-        TypeError: That function does not have one of them either.
+        TypeError: A decorator above `@remote_function` has copied its mark: a worker would run the decorator again.
     """
-    if not hasattr(function, "__wrapped__"):
-        return ()
-    hidden = [name for name in spec.named_arguments if name not in signature.parameters]
-    below = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in below.values()):
-        return tuple(hidden)
-    for name in hidden:
-        if name not in below:
-            known = list(below)[1:]
-            raise TypeError(f"split= and replicate= name arguments of {_shown(function)}: {name!r} is none of {known}")
-    return tuple(hidden)
-
-
-def _check_named(owner: str, name: str, hidden: Sequence[str], kwargs: Mapping[str, Any]) -> None:
-    """Check that a call names the arguments that its options name.
-
-    Raises:
-        TypeError: One may be among those that a decorator takes as `*args`.
-    """
-    missing = [one for one in hidden if one not in kwargs]
-    if missing:
-        raise TypeError(
-            f"{owner}.{name}: split= and replicate= name {', '.join(missing)}, and a decorator below "
-            "@remote_function() takes it as *args, where names are lost: pass "
-            f"{', '.join(f'{one}=' for one in missing)} by keyword, or give the decorator the method's parameters"
-        )
+    for base in cls.__mro__[:-1]:
+        for name, value in tuple(vars(base).items()):
+            function: Any = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            mark = getattr(function, ITSELF, None)
+            if mark is None or isinstance(value, type):
+                continue
+            if mark is not function or isinstance(value, staticmethod | classmethod):
+                raise TypeError(
+                    f"a decorator above @remote_function() hides {cls.__name__}.{name}: put it below "
+                    "@remote_function(), where it runs once for each worker"
+                )
+            if all(vars(one).get(function.__name__) is not value for one in cls.__mro__):
+                function.__name__ = name

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING
 
-from twinkle_remote.call.start import start
+from twinkle_remote.call.send import start
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.failures.frames import call_line
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.component import component_of, is_component_type, is_handle
+from twinkle_remote.protocol.call import Call, component_of, is_component_type, is_handle
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import running
 

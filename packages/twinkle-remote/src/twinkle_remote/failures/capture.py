@@ -60,8 +60,8 @@ def _user_trace(error: BaseException) -> str:
     try:
         parts = traceback.TracebackException.from_exception(error)
         _keep_user_frames(parts, set())
-        if not parts.stack and isinstance(error, TwinkleError):
-            return ""
+        if not parts.stack and isinstance(error, TwinkleError):  # of a call that a method has made and left
+            return str(error).partition("\n")[2] if isinstance(error, RemoteCallError) else ""
         return "".join(parts.format()).rstrip()
     except Exception as broken:  # formatting runs the user's code: attributes and text of the exception
         return f"<the traceback could not be read: {type(broken).__name__}: {broken}>"

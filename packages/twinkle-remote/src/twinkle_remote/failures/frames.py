@@ -28,53 +28,34 @@ _FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("twinkle_remote", "twink
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _INNERMOST = 6  # frames of a stack that are shown
-_WAITED_IN = ("ray", "urllib3")
-_SUITE = os.path.join(_FOLDERS[0], "conformance") + os.sep
+_OUTERMOST = 4
 
 
 def is_machinery_file(name: str) -> bool:
-    """Whether a file belongs to these packages, except for the conformance suite."""
-    return any(folder in name for folder in _FOLDERS) and _SUITE not in name
+    """Whether a file belongs to these packages."""
+    return any(folder in name for folder in _FOLDERS)
+
+
+def users_part(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback from the first frame of the program on, where a debugger stops; None if it has none."""
+    while trace is not None and is_machinery_file(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
 
 
 def user_stack(frame: FrameType | None) -> str:
-    """The innermost user frames of a worker's stack; without any, the frames of these packages."""
+    """The two ends of the user's frames of a worker's stack; without any, those of these packages."""
     stack = traceback.extract_stack(frame)
     own = [at for at in stack if not is_machinery_file(at.filename)]
     below = [i for i, at in enumerate(stack) if is_machinery_file(at.filename)]
     inside = [at for at in own if below and stack.index(at) > below[0]]
     if all(at.filename.startswith(_LIBRARY) and _INSTALLED not in at.filename for at in inside):
         inside = []  # these packages wait inside of Python's own modules
-    return "".join(traceback.format_list((inside or stack)[-_INNERMOST:]))
-
-
-class plain_interrupt:  # noqa: N801 - a context manager that reads as a noun; contextlib doubles its time
-    """A block of a public function: Ctrl-C shows the program's frames and that function's, none further within.
-
-    Where the program's own code runs within the block, such as a function that collects, all frames show.
-    """
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if trace is not None and isinstance(error, KeyboardInterrupt) and _is_all_machinery(trace):
-            trace.tb_next = None
-
-
-def _is_all_machinery(trace: TracebackType | None) -> bool:
-    """Whether all frames of a traceback are of these packages, or of what they wait in."""
-    return all(_waits(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace))
-
-
-def _waits(name: str) -> bool:
-    installed = any(f"{_INSTALLED}{library}{os.sep}" in name for library in _WAITED_IN)
-    compiled = any(name.startswith(f"python/{library}/") for library in _WAITED_IN)  # Cython's names are relative
-    return is_machinery_file(name) or installed or compiled or (name.startswith(_LIBRARY) and _INSTALLED not in name)
+    frames = inside or stack
+    if (left_out := len(frames) - _OUTERMOST - _INNERMOST) <= 0:
+        return "".join(traceback.format_list(frames))
+    ends = traceback.format_list(frames[:_OUTERMOST]), traceback.format_list(frames[-_INNERMOST:])
+    return "".join([*ends[0], f"  ... {left_out} frames ...\n", *ends[1]])
 
 
 _line: ContextVar[str] = ContextVar("twinkle_line", default="")
@@ -87,6 +68,11 @@ def calls_are_from(line: str) -> None:
         line: File and line of the user's code.
     """
     _line.set(line)
+
+
+def named_elsewhere() -> bool:
+    """Whether the calls of this thread name a line of the program that runs elsewhere: a stream's thread, a server."""
+    return bool(_line.get())
 
 
 class called_from:  # noqa: N801 - a context manager that reads as a verb; contextlib doubles its time
@@ -132,4 +118,4 @@ def call_line() -> str:
 
 @lru_cache(maxsize=1024)
 def _is_machinery(module: str) -> bool:
-    return module.partition(".")[0] in _MACHINERY and not module.startswith("twinkle_remote.conformance")
+    return module.partition(".")[0] in _MACHINERY

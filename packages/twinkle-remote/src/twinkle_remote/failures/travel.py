@@ -1,131 +1,194 @@
-"""Pickles exceptions with type and attributes, whatever their constructor takes; leaves out what does not pickle.
+"""Exceptions that travel: their type, arguments, attributes and cause, whatever their constructor takes.
 
-`pickle` itself calls an exception's constructor with its `args`, and fails if one attribute does not pickle.
+`pickle` itself calls an exception's constructor with its `args`, and fails if one attribute does not pickle. Here each
+part is pickled by itself, and an exception is made again without its constructor.
 """
 
 from __future__ import annotations
 
-import io
+import inspect
 import pickle
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.failures.reraise import args_of, both_type, raised_type, remade, sent_members, set_state
 
-_PROTOCOL = 5
-_DEEPEST = 8  # exceptions that are causes, contexts or attributes of each other
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinkle_remote.protocol.failure import Failure
 
 
-class ErrorPickler(Protocol):
-    """A pickler whose `reducer_override` asks `reduce_error` first.
+def bare_new(cls: type) -> Callable[..., Any]:
+    """The `__new__` that only makes an object of a class.
+
+    It is the one of the nearest base in C that lays out the object's memory: CPython refuses every other one.
+    """
+    base: type | None = cls
+    while base is not None:
+        found = vars(base).get("__new__")
+        if found is not None and inspect.isbuiltin(found):
+            return cast("Callable[..., Any]", found)
+        base = base.__base__
+    return object.__new__
+
+
+_DEEPEST = 8  # causes, and groups in groups
+_RAISED = "__twinkle_raised__"
+
+
+class Parts(NamedTuple):
+    """The parts of an exception.
 
     Attributes:
-        trusting: Whether to use an exception's own pickling methods.
-        inside: Ids of the exceptions that are being pickled further out.
+        args: Its arguments, as its built-in base class takes them.
+        attributes: Its attributes, with those that a built-in class such as `ImportError` keeps.
+        cause: What it was raised from; None without one.
     """
 
-    trusting: bool
-    inside: frozenset[int]
-
-    def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None: ...
-
-    def dump(self, value: Any, /) -> None:
-        """Pickle a value into the file."""
+    args: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+    cause: BaseException | None
 
 
-class ByReference(pickle.Pickler):
-    """Pickles classes by their names."""
-
-    def __init__(self, file: io.BytesIO, trusting: bool, inside: frozenset[int]) -> None:
-        super().__init__(file, protocol=_PROTOCOL)
-        self.trusting, self.inside = trusting, inside
-
-    def reducer_override(self, value: Any) -> Any:
-        """The reduction of an exception; the usual way for anything else."""
-        reduced = reduce_error(value, self)
-        return NotImplemented if reduced is None else reduced
+def parts_of(error: BaseException) -> Parts:
+    """The parts of an exception; slots, and the object of an `AttributeError`, are not among them."""
+    _, args, *state = _built_in(type(error)).__reduce__(error)
+    if isinstance(error, BaseExceptionGroup):
+        args = (error.message, list(error.exceptions))
+    return Parts(args, {**(state[0] if state and state[0] else {}), **vars(error)}, error.__cause__)
 
 
-def error_to_bytes(error: BaseException, pickler: type[ErrorPickler] = ByReference) -> bytes:
-    """A pickled exception for `pickle.loads`; empty if its type does not pickle."""
-    for trusting in (True, False):
+def remade(kind: Any, parts: Parts) -> Any:
+    """An exception of a type with the given parts; its constructor is not called.
+
+    Raises:
+        Exception: The type refuses to be made like this.
+    """
+    error = bare_new(kind)(kind, *parts.args)
+    _built_in(kind).__init__(error, *parts.args)  # `OSError` and others take their fields from it
+    cause = {} if parts.cause is None else {"__cause__": parts.cause}
+    for name, value in {**parts.attributes, **cause}.items():
+        object.__setattr__(error, name, value)  # the class may refuse to be written on, as a frozen dataclass does
+    return error
+
+
+def _built_in(kind: type) -> Any:
+    """The nearest base that Python itself defines."""
+    return next(each for each in kind.__mro__ if each.__module__ == "builtins" and _RAISED not in vars(each))
+
+
+def raised_type(kind: type) -> Any:
+    """The type that a worker raised first, if the error passed through several calls."""
+    return getattr(kind, _RAISED, kind)
+
+
+@lru_cache(maxsize=256)
+def both_type(kind: Any) -> Any:
+    """A subclass of an exception's type and of `RemoteCallError`; one for each type."""
+    if issubclass(kind, RemoteCallError):
+        return kind
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    travel = {"__reduce__": _reduce, "__reduce_ex__": _reduce}
+    return type(kind)(kind.__name__, (RemoteCallError, kind), {**names, **travel, _RAISED: kind})
+
+
+def combined_error(original: BaseException | None, text: str, failures: Sequence[Failure]) -> RemoteCallError:
+    """The caller's error: a `RemoteCallError` that is also an instance of the type that the worker raised.
+
+    Args:
+        original: The worker's exception; None if it could not be pickled.
+        text: The message.
+        failures: The failure of each failed rank.
+    """
+    error: Any = RemoteCallError(text)
+    if isinstance(original, Exception):
         try:
-            data = _dumps(error, pickler, trusting, frozenset())
-            if isinstance(pickle.loads(data), type(error)):
-                return data
-        except Exception:  # the user's class, or an attribute of it, may raise anything
-            continue
-    return b""
+            error = remade(both_type(raised_type(type(original))), parts_of(original))
+        except Exception:  # the type refuses subclasses or copies; the text remains
+            error = RemoteCallError(text)
+    object.__setattr__(error, "_text", text)
+    object.__setattr__(error, "failures", tuple(failures))
+    return error  # type: ignore[no-any-return]  # of a type that is made here
 
 
-def reduce_error(value: Any, pickler: ErrorPickler) -> tuple[Any, ...] | None:
-    """The reduction of an exception of a user's class; None for every other value."""
-    if not isinstance(value, BaseException) or _is_bare(value):
-        return None
-    if id(value) in pickler.inside or len(pickler.inside) > _DEEPEST:
-        raise pickle.PicklingError("an exception that contains itself, or a long chain of them")
-    kind, given = type(value), args_of(value)
-    state = (dict(value.__dict__), sent_members(value))
-    attributes, members = (
-        {key: data for key, part in parts.items() if (data := _part(part, value, pickler))} for parts in state
+class _Packed(NamedTuple):
+    """An exception whose parts are pickled each by itself; loaded, it is the exception again.
+
+    Attributes:
+        kind: The type that was raised first.
+        both: It is a `RemoteCallError` too.
+        args: The pickled arguments; a text stands for one that does not pickle.
+        attributes: The pickled attributes, without those that do not pickle.
+        within: The exceptions of a group.
+        cause: What it was raised from; None without one.
+    """
+
+    kind: Any
+    both: bool
+    args: tuple[bytes, ...]
+    attributes: Mapping[str, bytes]
+    within: tuple[_Packed, ...]
+    cause: _Packed | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, tuple(self)
+
+
+def error_to_bytes(error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """A pickled exception for `pickle.loads`; empty if its type does not pickle.
+
+    Args:
+        error: The exception.
+        dumps: Pickles a value; that of cloudpickle pickles classes of the program by value.
+    """
+    try:
+        data = dumps(_packed(error, dumps, 0))
+        return data if isinstance(pickle.loads(data), type(error)) else b""
+    except Exception:  # the user's class may raise anything
+        return b""
+
+
+def _packed(error: BaseException, dumps: Callable[[Any], bytes], depth: int) -> _Packed:
+    args, attributes, cause = parts_of(error)
+    within: tuple[_Packed, ...] = ()
+    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST:
+        args, within = (error.message,), tuple(_packed(one, dumps, depth + 1) for one in error.exceptions)
+    return _Packed(
+        raised_type(type(error)),
+        isinstance(error, RemoteCallError),
+        tuple(_part(arg, dumps) or pickle.dumps(_text(arg)) for arg in args),
+        {name: data for name, value in attributes.items() if (data := _part(value, dumps))},
+        within,
+        None if cause is None or depth >= _DEEPEST else _packed(cause, dumps, depth + 1),
     )
-    if pickler.trusting and not isinstance(value, RemoteCallError) and _says_itself(kind):
-        own = _part(_own_way(value), value, pickler)
-        if own:
-            return _made_its_way, (own, attributes, members)
-    shown = [_part(arg, value, pickler) or pickle.dumps(_text(arg)) for arg in given]
-    return _made_again, (raised_type(kind), isinstance(value, RemoteCallError), shown, attributes, members)
 
 
-def _is_bare(value: BaseException) -> bool:
-    """Whether Python's own way to pickle it loses nothing."""
-    chained = value.__cause__ is not None or value.__context__ is not None
-    named = isinstance(value, AttributeError | NameError)  # Python leaves out the name, by its version
-    return type(value).__module__ == "builtins" and not chained and not named and not value.__dict__
-
-
-def _own_way(value: BaseException) -> tuple[Any, ...] | None:
-    """The function, the arguments and the state by which an exception says that it is made again; None without."""
-    reduced: Any = value.__reduce_ex__(_PROTOCOL)
-    return None if isinstance(reduced, str) else (*reduced[:2], reduced[2] if len(reduced) > 2 else None)
-
-
-def _says_itself(kind: type) -> bool:
-    names = {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"}
-    return any(base.__module__ != "builtins" and names & vars(base).keys() for base in kind.__mro__)
-
-
-def _part(part: Any, owner: BaseException, pickler: ErrorPickler) -> bytes:
+def _part(value: Any, dumps: Callable[[Any], bytes]) -> bytes:
     """A pickled argument or attribute; empty if it does not pickle, such as a lock."""
     try:
-        data = _dumps(part, type(pickler), pickler.trusting, pickler.inside | {id(owner)})
+        data = dumps(value)
         pickle.loads(data)
-    except Exception:  # whatever the part's class raises
+    except Exception:  # whatever its class raises
         return b""
     return data
 
 
-def _dumps(value: Any, pickler: type[ErrorPickler], trusting: bool, inside: frozenset[int]) -> bytes:
-    with io.BytesIO() as file:
-        pickler(file, trusting, inside).dump(value)
-        return file.getvalue()
-
-
-def _made_again(
-    kind: Any, both: bool, args: list[bytes], attributes: dict[str, bytes], members: dict[str, bytes]
+def _opened(
+    kind: Any,
+    both: bool,
+    args: tuple[bytes, ...],
+    attributes: Mapping[str, bytes],
+    within: tuple[BaseException, ...],
+    cause: BaseException | None,
 ) -> Any:
-    loaded = [{name: pickle.loads(data) for name, data in parts.items()} for parts in (attributes, members)]
-    return remade(both_type(kind) if both else kind, tuple(map(pickle.loads, args)), *loaded)
+    given = (*map(pickle.loads, args), *([list(within)] if within else []))
+    parts = Parts(given, {name: pickle.loads(data) for name, data in attributes.items()}, cause)
+    return remade(both_type(kind) if both else kind, parts)
 
 
-def _made_its_way(own: bytes, attributes: dict[str, bytes], members: dict[str, bytes]) -> Any:
-    make, args, state = pickle.loads(own)
-    error = make(*args)
-    if state is not None:
-        error.__setstate__(state)
-    loaded = [{name: pickle.loads(data) for name, data in parts.items()} for parts in (attributes, members)]
-    set_state(error, *loaded)
-    return error
+def _reduce(error: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
+    return _packed(error, pickle.dumps, 0).__reduce__()
 
 
 def _text(value: object) -> str:

@@ -2,7 +2,7 @@
 
 A backend owns groups of workers. It takes one `Task` for each called rank, runs it with a
 `twinkle_remote.backends.support.Worker`, and returns a `Reply` for each. Dispatch, collect and error messages are the
-same for all backends and are not part of this contract. `twinkle_remote.conformance` tests the contract.
+same for all backends and are not part of this contract. `tests/conformance` of the repository tests the contract.
 
 A backend of a third party is a class with this interface, registered under the entry-point group `twinkle.backends`.
 """
@@ -16,55 +16,38 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend as Backend
     from twinkle_remote.protocol.backend import BackendFactory as BackendFactory
     from twinkle_remote.protocol.backend import InProcessBackend as InProcessBackend
-    from twinkle_remote.protocol.backend import InputReplies as InputReplies
-    from twinkle_remote.protocol.backend import MemoryQueueBackend as MemoryQueueBackend
-    from twinkle_remote.protocol.backend import PickingStore as PickingStore
     from twinkle_remote.protocol.backend import Reply as Reply
-    from twinkle_remote.protocol.backend import ReportingBackend as ReportingBackend
     from twinkle_remote.protocol.backend import RestartingBackend as RestartingBackend
     from twinkle_remote.protocol.backend import Store as Store
     from twinkle_remote.protocol.backend import WorkerGroup as WorkerGroup
     from twinkle_remote.protocol.call import Call as Call
-    from twinkle_remote.protocol.component import Component as Component
-    from twinkle_remote.protocol.component import component_of as component_of
-    from twinkle_remote.protocol.component import is_component_type as is_component_type
-    from twinkle_remote.protocol.defaults import SessionDefaults as SessionDefaults
+    from twinkle_remote.protocol.call import Component as Component
+    from twinkle_remote.protocol.call import component_of as component_of
+    from twinkle_remote.protocol.call import is_component_type as is_component_type
     from twinkle_remote.protocol.failure import Failure as Failure
     from twinkle_remote.protocol.failure import WorkerInfo as WorkerInfo
     from twinkle_remote.protocol.failure import here as here
-    from twinkle_remote.protocol.handed import HandedPiece as HandedPiece
-    from twinkle_remote.protocol.handed import HandedShare as HandedShare
-    from twinkle_remote.protocol.handed import HandedSlot as HandedSlot
-    from twinkle_remote.protocol.handed import HandedValue as HandedValue
-    from twinkle_remote.protocol.handed import HandOver as HandOver
-    from twinkle_remote.protocol.handed import HandOverPlan as HandOverPlan
-    from twinkle_remote.protocol.marks import NAMES as NAMES
-    from twinkle_remote.protocol.marks import execute_of as execute_of
-    from twinkle_remote.protocol.marks import options_of as options_of
-    from twinkle_remote.protocol.marks import options_under as options_under
-    from twinkle_remote.protocol.marks import prefetch_of as prefetch_of
+    from twinkle_remote.protocol.inputs import InputReplies as InputReplies
     from twinkle_remote.protocol.messages import Itself as Itself
     from twinkle_remote.protocol.messages import Kind as Kind
     from twinkle_remote.protocol.messages import Outcome as Outcome
+    from twinkle_remote.protocol.messages import SessionDefaults as SessionDefaults
     from twinkle_remote.protocol.messages import Share as Share
     from twinkle_remote.protocol.messages import StoredSlot as StoredSlot
     from twinkle_remote.protocol.messages import Task as Task
     from twinkle_remote.protocol.messages import UncheckedError as UncheckedError
-    from twinkle_remote.protocol.own_calls import OwnCalls as OwnCalls
-    from twinkle_remote.protocol.own_calls import UnseenFailure as UnseenFailure
-    from twinkle_remote.protocol.served import JoiningStore as JoiningStore
-    from twinkle_remote.protocol.served import RowsOfRank as RowsOfRank
-    from twinkle_remote.protocol.served import SentCall as SentCall
-    from twinkle_remote.protocol.served import ServedBackend as ServedBackend
     from twinkle_remote.protocol.session_tools import SessionTool as SessionTool
+    from twinkle_remote.protocol.session_tools import ToolBackend as ToolBackend
+    from twinkle_remote.protocol.spec import NAMES as NAMES
     from twinkle_remote.protocol.spec import Collect as Collect
     from twinkle_remote.protocol.spec import FunctionSpec as FunctionSpec
     from twinkle_remote.protocol.spec import by_rank_options as by_rank_options
-    from twinkle_remote.protocol.tables import Columns as Columns
-    from twinkle_remote.protocol.tables import Rows as Rows
-    from twinkle_remote.protocol.targets import attribute_at as attribute_at
-    from twinkle_remote.protocol.waiting import Wait as Wait
-    from twinkle_remote.protocol.waiting import WaitedWorker as WaitedWorker
-    from twinkle_remote.protocol.waiting import WorkerWaits as WorkerWaits
+    from twinkle_remote.protocol.spec import execute_of as execute_of
+    from twinkle_remote.protocol.spec import options_of as options_of
+    from twinkle_remote.protocol.spec import options_under as options_under
+    from twinkle_remote.tables.nodes import Columns as Columns
+    from twinkle_remote.tables.nodes import Rows as Rows
+    from twinkle_remote.tables.transfers import TaskTransfer as TaskTransfer
+    from twinkle_remote.tables.transfers import TransferPlan as TransferPlan
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)

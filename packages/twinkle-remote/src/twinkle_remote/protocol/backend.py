@@ -1,19 +1,21 @@
-"""The interface of a backend: groups of workers, a store of values, and replies to wait for."""
+"""The interface of a backend: groups of workers, a store of values, and replies, which are futures of outcomes."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from twinkle_remote.protocol.messages import Outcome
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote.protocol.defaults import SessionDefaults
     from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.handed import HandOverPlan
-    from twinkle_remote.protocol.messages import Outcome, Task
-    from twinkle_remote.protocol.tables import Columns, Rows
-    from twinkle_remote.protocol.waiting import WorkerWaits
+    from twinkle_remote.protocol.inputs import InputReplies
+    from twinkle_remote.protocol.messages import SessionDefaults, Task
+    from twinkle_remote.tables.nodes import Columns, Rows
 
 
 class Store(Protocol):
@@ -27,19 +29,19 @@ class Store(Protocol):
         """
 
     def get(
-        self, ref: object, start: int | None = None, stop: int | None = None, timeout: float | None = None
+        self, ref: object, rows: Rows | None = None, columns: Columns | None = None, timeout: float | None = None
     ) -> tuple[Any, int]:
-        """A stored value, or rows [start, stop) of it.
+        """A stored value, or some of its rows and columns.
 
         Args:
             ref: What `put` returned, the payload of an outcome, or the value itself.
-            start: First row; None for the whole value.
-            stop: One past the last row.
+            rows: The numbers of the rows, in any order; None for all.
+            columns: The columns, of those that are there, as `rows.columns.selected_where_there` takes them; None for
+                all.
             timeout: Seconds that reading may take, also if the value's holder does not answer; None for no limit.
 
         Returns:
-            The value, and the bytes that were fetched from other processes; as `values.ColumnBytes` where the store
-            knows those of each column. Otherwise the sizes of the value's columns say it.
+            The value, and the bytes that were fetched from other processes.
 
         Raises:
             StoreTimeoutError: The time is over.
@@ -61,74 +63,52 @@ class Store(Protocol):
         """Whether the payload of an outcome can still be read when the worker that made it has ended."""
 
 
-@runtime_checkable
-class PickingStore(Protocol):
-    """A store that can read rows by their numbers, and some columns; other stores read ranges with all columns."""
+class Reply(Future[Outcome]):
+    """The answer of one worker: a future of its outcome.
 
-    def pick(
-        self, ref: object, rows: Rows | None, columns: Columns | None, timeout: float | None = None
-    ) -> tuple[Any, int]:
-        """Rows of a stored value, and the bytes that were fetched from other processes; see `Store.get`.
+    It runs from the start. Nobody cancels it, and it has no exception: a lost worker's outcome has a failure.
+    Its callbacks run in the thread that answers; they return at once, and do not wait for a worker. Who asks for them
+    takes a lock of the interpreter's own alone: Ctrl-C within a lock of Python's own future would leave it taken.
 
-        Args:
-            ref: As for `Store.get`.
-            rows: Their numbers; None for all.
-            columns: The columns to read, as `values.selected_where_there` takes them; None for all. A value that lacks
-                one of them is returned with all its columns.
-            timeout: Seconds that reading may take.
-        """
-
-
-@runtime_checkable
-class AdjoiningStore(Protocol):
-    """A store that can read pieces of several values as one value without joining copies of them."""
-
-    def adjoined(
-        self, pieces: Sequence[tuple[object, int | None, int | None]], timeout: float | None = None
-    ) -> tuple[Any, int] | None:
-        """The rows of several stored values as one value, as `join` makes it, and the bytes that were fetched.
-
-        Args:
-            pieces: At least two: what `Store.get` takes of each.
-            timeout: As for `Store.get`.
-
-        Returns:
-            None where the values are of types, or lie in places, of which it cannot be done.
-        """
-
-
-class Reply(Protocol):
-    """The pending answer of one worker; hashable by identity.
-
-    Attributes:
+    Args:
         rank: Rank of the worker.
         sent: Bytes that were sent to the worker with its task, including small arguments; 0 within one process.
     """
 
-    rank: int
-    sent: int
+    def __init__(self, rank: int, sent: int = 0) -> None:
+        super().__init__()
+        self.rank, self.sent = rank, sent
+        self._changing = threading.Lock()
+        self._outcome: Outcome | None = None
+        self._told: list[Callable[[Future[Outcome]], object]] = []
+
+    def answer(self, outcome: Outcome) -> bool:
+        """Set the outcome, in any thread; False for a second one, which is dropped."""
+        with self._changing:
+            if self._outcome is not None:
+                return False
+            self._outcome = outcome
+            told, self._told = self._told, []
+        self.set_result(outcome)
+        for tell in told:
+            tell(self)
+        return True
 
     def done(self) -> bool:
-        """Whether the outcome has arrived, or can no longer arrive."""
+        """Whether the outcome is there."""
+        return self._outcome is not None
 
+    def result(self, timeout: float | None = None) -> Outcome:
+        """The outcome; waits for it."""
+        return self._outcome or super().result(timeout)
 
-class InputReplies(list[Reply]):
-    """The replies from which one call's tasks read their lazy arguments; the same object for all tasks of a call.
-
-    Attributes:
-        watched: Further replies of the same producer calls, from ranks whose outcomes are not read.
-        plan: With the outcomes, it says what each task reads. A backend may plan once for all tasks of the call and
-            give each worker its own part; otherwise each worker plans from all outcomes.
-        shared: What a backend makes once for all tasks of the call; None at first.
-    """
-
-    def __init__(
-        self, replies: Iterable[Reply] = (), watched: Iterable[Reply] = (), plan: HandOverPlan | None = None
-    ) -> None:
-        super().__init__(replies)
-        self.watched = tuple(watched)
-        self.plan = plan
-        self.shared: Any = None
+    def add_done_callback(self, fn: Callable[[Future[Outcome]], object]) -> None:
+        """Call a function once when the outcome is there, at once if it is; the reply holds it until then."""
+        with self._changing:
+            if self._outcome is None:
+                self._told.append(fn)
+                return
+        fn(self)
 
 
 class WorkerGroup(Protocol):
@@ -137,52 +117,40 @@ class WorkerGroup(Protocol):
     Attributes:
         name: Name of the group.
         size: Number of workers.
+        undivided: Its one worker stands for all workers of a component in another session, which divides the calls: a
+            task has the whole arguments, and its outcome the collected value. The default is that it does not.
         takes_unchecked: `prepare` refuses tasks with `unchecked` whose lists hold other than plain values, so that its
             caller need not look through them; the default is that it does not.
     """
 
     name: str
     size: int
+    undivided: bool = False
     takes_unchecked: bool = False
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
 
-    def submit(self, rank: int, task: Task, inputs: InputReplies) -> Reply:
-        """Queue a task on one worker, after its earlier tasks; returns at once.
+    def submit(
+        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
+    ) -> Sequence[Reply]:
+        """Queue the tasks of one call, each after the earlier tasks of its rank; returns at once.
 
-        A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end (`Worker.start`).
-        A task with `concurrent` should not wait for the earlier tasks (`open_concurrent`); where it does, new weights
+        All ranks get their tasks, or none does, whatever Ctrl-C does; ranks get the calls of several threads in one
+        order. A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end
+        (`Worker.start`). A task with `concurrent` should not wait for the earlier tasks; where it does, new weights
         arrive later. It has no inputs.
 
         Args:
-            rank: Rank in [0, size - 1].
-            task: The task. Ranks that share their data get the same object, one after the other.
-            inputs: Replies that the task reads; the task begins when all of them are done. The first failure among
-                them, or among the watched ones, ends the task at once and frees its worker.
-        """
-
-    def submit_all(
-        self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
-    ) -> Sequence[Reply]:
-        """Queue the tasks of one call, as `submit` does for each rank, which is the default.
-
-        A backend may send one message to several ranks. Each rank gets its tasks in the order of these calls.
-
-        Args:
-            ranks: The called ranks, ascending.
+            ranks: The called ranks, in [0, size - 1], ascending.
             tasks: The distinct tasks of the call.
             of_rank: For each called rank, the index of its task.
-            inputs: As for `submit`, for each task.
+            inputs: The replies that the tasks read: a task begins when all of them are there. The first failure among
+                them, or among the watched ones, ends the task at once and frees its worker (`InputReplies.of_task`).
 
         Returns:
             One reply for each called rank, in their order.
         """
-        return [self.submit(rank, tasks[index], inputs) for rank, index in zip(ranks, of_rank, strict=True)]
-
-    def open_concurrent(self, ranks: Sequence[int]) -> None:
-        """Have workers run tasks with `concurrent` while others run, from now on; the default does nothing."""
-        return
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the given ranks, as text by rank; ranks without one are left out."""
@@ -193,21 +161,6 @@ class WorkerGroup(Protocol):
         The default shows the workers' stacks.
         """
         return self.stacks([reply.rank for reply in replies])
-
-    def loop_keys(self, replies: Sequence[Reply]) -> Sequence[str | None]:
-        """The keys by which `waits` names tasks of event loops; empty for other tasks, and None where none is known.
-
-        The default knows none.
-        """
-        return [None] * len(replies)
-
-    def waits(self, ranks: Sequence[int]) -> Mapping[int, WorkerWaits]:
-        """The waits of the tasks of ranks, by rank; ranks without known waits are left out.
-
-        A task that waits long calls it from time to time, and it answers also while a worker is busy. By default
-        nothing is known, and calls that wait for each other in a circle wait for ever.
-        """
-        return {}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.
@@ -247,7 +200,7 @@ class WorkerGroup(Protocol):
 
 
 class Backend(Protocol):
-    """Groups of workers, their store, and how to wait for replies.
+    """Groups of workers, and their store.
 
     Attributes:
         store: The store that this process reads and writes.
@@ -264,43 +217,12 @@ class Backend(Protocol):
             PlacementError: No group has that name; the message lists the groups.
         """
 
-    def wait(self, replies: Sequence[Reply], timeout: float | None) -> Sequence[Reply]:
-        """Wait until at least one reply is done.
-
-        Args:
-            replies: At least one.
-            timeout: Seconds, 0 to poll; None waits without a limit.
-
-        Returns:
-            The replies that are done; empty when the time is over.
-        """
-
-    def when_done(self, reply: Reply, notify: Callable[[], None]) -> bool:
-        """Call a function once when a reply is done, in any thread; call it at once if the reply is already done.
-
-        The function returns at once and does not raise.
-
-        Returns:
-            Whether it will be called; the default is False, and then the caller uses `wait`.
-        """
-        return False
-
-    def outcome(self, reply: Reply) -> Outcome:
-        """The outcome of a reply that is done; a lost worker gives an outcome with a failure, not an exception."""
-
     def configure(self, defaults: SessionDefaults) -> None:
         """Give the session's defaults to workers that are processes of their own; called once, before any call.
 
         Such a worker passes them to `twinkle_remote.backends.support.attach`. By default nothing happens.
         """
         return
-
-    def attached(self) -> Sequence[WorkerGroup]:
-        """Groups whose workers were attached; at the end of a session, each worker is asked for its own calls.
-
-        The default is no group: calls of workers in the driver's process are known there.
-        """
-        return ()
 
     def after_fork(self) -> bool:
         """Drop the parent's connections; called in a forked process, which must not contact other processes.
@@ -339,37 +261,6 @@ class RestartingBackend(Protocol):
         Raises:
             TwinkleError: The workers did not start, or a constructor raised.
         """
-
-
-@runtime_checkable
-class ReportingBackend(Protocol):
-    """A backend whose workers are processes that report the metrics of their own calls."""
-
-    def records_of_workers(self, since: float, busy: Collection[tuple[str, int]]) -> Mapping[Hashable, Sequence[Any]]:
-        """Ask all workers at once; returns within a few seconds.
-
-        A worker answers with `twinkle_remote.backends.support.report_records`.
-
-        Args:
-            since: Time from which on calls are reported, in seconds of the wall clock.
-            busy: Group and rank of workers that may run a method; they are not waited for.
-
-        Returns:
-            The `CallRecord`s of each worker process, the oldest first; workers that have not answered are left out,
-            and a later call has what they answer.
-        """
-
-
-@runtime_checkable
-class MemoryQueueBackend(Protocol):
-    """A backend whose workers are threads of this process, each with a queue of tasks.
-
-    Attributes:
-        queues_in_memory: `WorkerGroup.submit`, `Backend.outcome` and the store touch this process's memory alone: they
-            neither wait nor run a task, so that an event loop may call them.
-    """
-
-    queues_in_memory: bool
 
 
 @runtime_checkable

@@ -1,18 +1,93 @@
-"""A call as its caller made it: a value, before anything is divided or sent."""
+"""A call as its caller made it, before anything is divided or sent, and its component."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.messages import Kind
     from twinkle_remote.protocol.spec import FunctionSpec
+
+
+COMPONENT = "_twinkle_component"
+REMOTE = "__twinkle_remote__"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The identity of a component, which its handles carry.
+
+    Attributes:
+        group: Name of the group.
+        instance: Id within the group.
+        name: Name of the class.
+        ranks: Ranks that hold it, ascending.
+        mesh: Its mesh, or None.
+    """
+
+    group: str
+    instance: str
+    name: str
+    ranks: tuple[int, ...]
+    mesh: DeviceMesh | None
+
+
+def same_component(one: Component, other: Component) -> bool:
+    """Whether two name the same component, whichever of its ranks."""
+    return (one.group, one.instance) == (other.group, other.instance)
+
+
+class HandleBase:
+    """Base of the handle classes only."""
+
+    __slots__ = ()
+
+
+# Kept outside of the objects: a copy of a component is not a component, and a class may have slots.
+_in_process: dict[int, tuple[weakref.ref[object], Component]] = {}
+
+
+def remember(value: object, component: Component) -> None:
+    """Record that an object of this process is a component, until the object is deleted."""
+    key = id(value)
+
+    known = _in_process  # the name of a module is None when the interpreter ends
+    known[key] = weakref.ref(value, lambda _: known.pop(key, None)), component
+
+
+def forget_all() -> None:
+    """Make the components of this process plain objects again, as `shutdown` does."""
+    _in_process.clear()
+
+
+def components_here() -> dict[int, object]:
+    """The objects of this process that are components, by their ids."""
+    found = {key: ref() for key, (ref, _) in list(_in_process.items())}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def component_of(value: object) -> Component | None:
+    """The component of a handle, or of an object that was built in this process; None for other values."""
+    if is_handle(value):
+        return cast("Component", object.__getattribute__(value, COMPONENT))
+    entry = _in_process.get(id(value))
+    return entry[1] if entry is not None and entry[0]() is value else None
+
+
+def is_handle(value: object) -> bool:
+    """Whether a value is a handle and not the component itself."""
+    return issubclass(type(value), HandleBase)
+
+
+def is_component_type(kind: type) -> bool:
+    """Whether a class is a remote class; its objects and handles are never split as data."""
+    return getattr(kind, REMOTE, None) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +97,7 @@ class Call:
     Attributes:
         kind: Kind of its tasks.
         component: The component; only its ranks are called.
-        target: The class, the method's name, the function, or the id of a generator; see `Task`.
+        target: The class, the method's name, or the function; see `Task`.
         name: Class.method, for messages.
         spec: Options of the function; its timeout is the call's deadline, in seconds from when it was sent.
         line: File and line of the caller.
@@ -32,6 +107,7 @@ class Call:
         own_share: The caller is one of the ranks: a batch marked `sharded` is its share already, and goes whole.
         reads_ranks: The caller reads the outcome of each rank by itself, not the collected value.
         eager: The caller waits for the value and reads it at once.
+        seed: What the generators are seeded with before a constructor; None for other calls.
     """
 
     kind: Kind
@@ -46,6 +122,7 @@ class Call:
     own_share: bool = False
     reads_ranks: bool = False
     eager: bool = False
+    seed: int | None = None
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The task that a worker receives for one call, and the outcome that it returns."""
+"""The messages between a caller and its workers: tasks, outcomes, and the defaults of a session."""
 
 from __future__ import annotations
 
@@ -8,19 +8,55 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Mapping
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.failure import Failure
-    from twinkle_remote.protocol.handed import HandedShare, HandOver
-    from twinkle_remote.protocol.spec import CostRule
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.tables.nodes import Columns, Rows
+    from twinkle_remote.tables.transfers import TaskTransfer
 
-Kind = Literal["create", "drop", "method", "function", "iterate", "next", "generate", "item", "close", "report"]
+MAX_IN_FLIGHT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFailures:
+    """Where workers save calls that fail, and what a process needs to run them again.
+
+    Attributes:
+        folder: Absolute path, on each worker's node.
+        seed: The session's.
+        main: Path of the program; empty where it has none.
+        argv: Arguments of its command line.
+        paths: Directories of the program's modules.
+    """
+
+    folder: str
+    seed: int
+    main: str
+    argv: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDefaults:
+    """The defaults of a session, the same in the program and on its workers.
+
+    Attributes:
+        lazy_collect: Whether results are lazy where the function does not say.
+        max_in_flight: Calls that one caller may have in flight in one group, at or above 1.
+        saving: Where calls that fail are saved; None saves none.
+    """
+
+    lazy_collect: bool = True
+    max_in_flight: int = MAX_IN_FLIGHT
+    saving: SavedFailures | None = None
+
+
+Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
 
 
 class Itself(Enum):
-    """Stands for the component in a method's result, such as that of `__enter__`: the caller gets its handle."""
+    """Stands for the component in a method's result, such as that of a builder: the caller gets its handle."""
 
     ITSELF = "itself"
 
@@ -38,14 +74,10 @@ class StoredSlot(NamedTuple):
 
     Attributes:
         ref: What `Store.put` returned.
-        start: First row; None for the whole value, or if `rows` names them.
-        stop: One past the last row.
-        rows: Numbers of the rows; None for those from `start` to `stop`.
+        rows: Numbers of the rows; None for the whole value.
     """
 
     ref: object
-    start: int | None = None
-    stop: int | None = None
     rows: Rows | None = None
 
 
@@ -54,35 +86,27 @@ class Task:
     """The work of one worker in one call; ranks that share their data have the same task.
 
     Attributes:
-        kind: Construct or drop a component, call a method, call `target(instance, *args)`, open or advance an iterator;
-            open, advance or close a generator; or wait for `target` seconds for the calls that the worker has made
-            itself, and return `OwnCalls`.
+        kind: Construct or drop a component, call a method, call `target(instance, *args)`, or open or
+            advance an iterator.
         instance: Id of the component within its group.
         name: Class.method, for messages.
-        target: The class, the method's name, the function, or the id of a generator ("generate": both name and id).
+        target: The class, the method's name, or the function.
         args: Positional arguments, with slots for stored and lazy values.
         kwargs: Keyword arguments, with slots likewise.
         slots: Whether the arguments contain slots.
         share: The part of the rows of lazy arguments that these ranks take; None means all rows.
-        total: Rows of the split arguments before padding or dropping; None if the caller cannot count them. Lazy
-            arguments must have the same number.
+        total: Rows of the split arguments; None if the caller cannot count them.
         rows: Rows that the caller split off for this task; None if it split nothing.
-        balance: How rows are divided: False by their count, else by their costs; see `FunctionSpec`.
         numbers: With `balance`, the numbers of the rows that this task takes; None where the caller does not know them.
         in_order: The numbers come back with the outcome, because its rows are put into the order of the call.
-        uneven: The function's `uneven` option, for totals that the number of shares does not divide.
-        lists_only: Only lists among the lazy arguments are split (dispatch "slice").
-        handed: The lazy results among the arguments.
-        pieces: What the task reads of them; None if that is planned from the inputs.
+        reads: What the task reads of its lazy arguments; None where it has none, or that is planned when their calls
+            are done.
         place: Index of the task among the distinct tasks of its call.
         mesh: The component's mesh ("create" only).
-        splitters: Splitters that the program registered; the worker registers them first. None without any.
+        seed: What the generators are seeded with first ("create" only); None leaves them as they are.
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
         seconds: After so many seconds on the event loop it is cancelled; None for no limit.
         concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
-        columns_unknown: Nothing says whether the elements of a tuple that it returns are rows.
-        adds: The columns that the worker keeps of the result, which its caller joins to the argument; None for all.
-        masks: The method takes `valid`, the mask of the rows that were repeated to pad its share.
         eager: The caller reads the result at once.
         unchecked: Nobody has looked through lists among the arguments for what has to be refused or replaced.
     """
@@ -97,20 +121,13 @@ class Task:
     share: Share | None = None
     total: int | None = None
     rows: int | None = None
-    uneven: str | None = None
-    lists_only: bool = False
-    handed: tuple[HandOver, ...] = ()
-    pieces: HandedShare | None = None
+    reads: TaskTransfer | None = None
     place: int = 0
     mesh: DeviceMesh | None = None
-    splitters: Any = None
+    seed: int | None = None
     on_loop: bool = False
     seconds: float | None = None
     concurrent: bool = False
-    columns_unknown: bool = False
-    masks: bool = False
-    adds: tuple[Hashable, ...] | None = None
-    balance: bool | CostRule = False
     numbers: Rows | None = None
     in_order: bool = False
     eager: bool = False
@@ -130,20 +147,17 @@ class Outcome:
         payload: The value, or a reference that `Store.get` reads.
         rows: Rows of the value; None when it has none.
         is_list: The value is a list.
-        is_dict: The value is a dict.
+        columns: The names of its columns, of a mapping or a type that has columns; None for everything else.
         counted: Number of `rows_given` that count in a mean, if a batch marks its fillers (`valid`); None without
             marks.
-        numbered: Its rows have numbers from 0, which continue from rank to rank when results are joined.
-        whole_columns: Its type holds no marks in place of columns: a function that reads some of them gets all.
         rows_given: Rows of split arguments that this rank received; None when nothing was split.
         numbers: The numbers of these rows in the call, if they do not follow the rank before; None otherwise.
         costs: The cost of each row of the value; None if its type has no costs.
-        total: Rows of split arguments of the whole call, before padding or dropping.
+        total: Rows of split arguments of the whole call.
         failure: The failure, if there is no value.
         ended: The iterator is at its end.
         produced: Bytes of the payload.
         fetched: Bytes of lazy and stored arguments that this rank fetched.
-        fetched_columns: Those of each column, by the text of its name; None without any. The others belong to none.
         started: Start of the method, in seconds of the worker's wall clock.
         seconds: Duration of the method.
         fetch_seconds: Time that fetching the arguments took before the method began.
@@ -162,13 +176,10 @@ class Outcome:
     started: float = 0.0
     seconds: float = 0.0
     fetch_seconds: float = 0.0
-    numbered: bool = False
-    whole_columns: bool = False
     counted: int | None = None
     numbers: Rows | None = None
     costs: array[float] | None = None
-    fetched_columns: Mapping[str, int] | None = None
-    is_dict: bool = False
+    columns: Columns | None = None
 
     @property
     def weighing(self) -> int | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class SessionTool(Protocol):
@@ -24,3 +27,11 @@ class SessionTool(Protocol):
 
     def close(self) -> None:
         """Give back what it holds; called once, when its client closes it or is gone."""
+
+
+@runtime_checkable
+class ToolBackend(Protocol):
+    """A backend whose session is another process's, with tools next to it."""
+
+    def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SessionTool:
+        """A tool next to the session; see `session_tool`."""

@@ -6,20 +6,18 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from twinkle_remote.context import forked_from
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.protocol.component import forget_all
-from twinkle_remote.protocol.defaults import SessionDefaults
-from twinkle_remote.sessions.forked import forked_from
+from twinkle_remote.protocol.call import forget_all
+from twinkle_remote.protocol.messages import SessionDefaults
+from twinkle_remote.protocol.session_tools import ToolBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinkle_remote.protocol.backend import Backend
-    from twinkle_remote.protocol.defaults import SavedFailures
-    from twinkle_remote.protocol.own_calls import OwnCalls
+    from twinkle_remote.protocol.messages import SavedFailures
     from twinkle_remote.protocol.session_tools import SessionTool
     from twinkle_remote.sessions.runtime import Runtime
-    from twinkle_remote.sessions.telemetry.stats import CallRecord, CallRecords
+    from twinkle_remote.sessions.telemetry.stats import CallRecords
 
 
 class _Attached(NamedTuple):
@@ -64,6 +62,13 @@ def backend_here() -> Backend | None:
     return None if runtime is None else runtime.backend
 
 
+def raise_not_retrieved() -> None:
+    """Raise the first failure whose result nobody has any more; see `PendingCalls.raise_not_retrieved`."""
+    runtime = active()
+    if runtime is not None:
+        runtime.in_flight.raise_not_retrieved()
+
+
 def absence() -> str:
     """The error text for a process without a runtime; says what to use."""
     if _parent:
@@ -72,33 +77,13 @@ def absence() -> str:
 
 
 def stats() -> CallRecords:
-    """Metrics of the latest calls, the oldest first: moved bytes and seconds; `print` shows them as a table.
+    """Metrics of the latest calls of this process, the oldest first; `print` shows them as a table.
 
-    They include the calls that workers made, by the workers' wall clocks. Worker processes are asked for their records
-    now. If a worker runs a `def` method, or has ended, its last report is used. Calls of a method are included when the
-    method is over. In a worker process the function returns only that worker's own calls.
+    They are moved bytes and seconds, by the workers' wall clocks. Calls that worker processes make are in the `stats()`
+    of these.
     """
-    return records_of(running())
-
-
-def records_of(runtime: Runtime) -> CallRecords:
-    """The records of a session's calls, with those that workers made."""
-    from twinkle_remote.protocol.backend import ReportingBackend  # few workers need it
-
-    runtime.in_flight.poll()
-    if isinstance(runtime.backend, ReportingBackend):
-        busy = {(call.group_name, reply.rank) for call in runtime.in_flight.calls() for reply in call.pending()}
-        runtime.stats.take(runtime.backend.records_of_workers(runtime.stats.since, busy))
+    runtime = running()
     return runtime.stats.records()
-
-
-def report_records(since: float) -> Sequence[CallRecord]:
-    """The metrics of the calls that this worker process has made since then, in seconds of the wall clock."""
-    runtime = _runtime
-    if runtime is None:
-        return ()
-    runtime.in_flight.poll()
-    return runtime.stats.own(since)
 
 
 def install(runtime: Runtime) -> None:
@@ -121,6 +106,8 @@ def remove(runtime: Runtime) -> None:
     if _runtime is runtime:
         _runtime = None
     runtime.closed = runtime.in_flight.closed = True
+    for call in runtime.in_flight.calls():
+        call.end_waits()
     forget_all()
 
 
@@ -137,10 +124,6 @@ def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -
     global _attached
     with _making:
         _attached = _Attached(mode, backend, defaults)
-    if defaults.logging is not None:
-        from twinkle_remote.sessions.worker_logging import take_logging  # few programs ask for it
-
-        take_logging(defaults.logging)
 
 
 def _make() -> None:
@@ -155,7 +138,6 @@ def _make() -> None:
         _runtime = Runtime(
             mode,
             backend,
-            mesh=defaults.mesh,
             lazy_collect=defaults.lazy_collect,
             max_in_flight=defaults.max_in_flight,
             arguments={"mode": mode},
@@ -185,14 +167,8 @@ def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
         BackendError: There is no such tool.
     """
     runtime = active()
-    return None if runtime is None or runtime.served is None else runtime.served.tool(name, args, kwargs)
-
-
-def report_calls(seconds: float) -> OwnCalls:
-    """The calls that this worker process has made, waited for during at most so many seconds."""
-    from twinkle_remote.protocol.own_calls import OwnCalls  # the end of a session asks for them
-
-    return OwnCalls() if _runtime is None else _runtime.in_flight.report(seconds)
+    backend: object = None if runtime is None else runtime.backend
+    return backend.tool(name, args, kwargs) if isinstance(backend, ToolBackend) else None
 
 
 def leave_to_parent() -> None:

@@ -7,96 +7,134 @@ import inspect
 import os
 import sys
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import caller
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
 from twinkle_remote.protocol.backend import InProcessBackend
-from twinkle_remote.protocol.defaults import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
-from twinkle_remote.protocol.served import ServedBackend
+from twinkle_remote.protocol.messages import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
+from twinkle_remote.protocol.session_tools import ToolBackend
 from twinkle_remote.serving import not_installed
 from twinkle_remote.sessions.current import active, install, remove
-from twinkle_remote.sessions.definitions import end_of_definitions
-from twinkle_remote.sessions.exit_status import ended_by_error, exit_with
-from twinkle_remote.sessions.forked import renew_threads_of_torch
-from twinkle_remote.sessions.in_flight.end_calls import cancel_calls, end_calls
+from twinkle_remote.sessions.pending_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.runtime import Runtime
-from twinkle_remote.sessions.seeding import check_seed
-from twinkle_remote.sessions.signals.background import close_all
-from twinkle_remote.sessions.worker_logging import logging_here
+from twinkle_remote.sessions.seeding import begin_session, check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from typing import Unpack
 
-    from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Backend, BackendFactory
-    from twinkle_remote.sessions.options import (
-        HttpOptions,
-        LocalOptions,
-        RayOptions,
-        SessionOptions,
-        ThreadsOptions,
-    )
+
+
+_INTERRUPTED = 130  # the convention of shells: 128 + the number of SIGINT
+
+
+def ended_by_error() -> bool:
+    """Whether an uncaught error ended the program; an error at an interactive prompt did not."""
+    return hasattr(sys, "last_value") and not (hasattr(sys, "ps1") or sys.flags.interactive)
+
+
+def exit_with(error: BaseException) -> None:
+    """Print an error, and end the process with the error's exit status after all other functions of `atexit`.
+
+    The interpreter ignores exceptions of such functions. After them it flushes the standard streams, then it clears the
+    modules, `sys` among the last: what is kept there ends the process.
+    """
+    sys.excepthook(type(error), error, error.__traceback__)
+    vars(sys)["twinkle_exit"] = _Exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
+
+
+class _Exit:
+    """An object whose deletion ends the process.
+
+    Args:
+        status: The exit status.
+    """
+
+    def __init__(self, status: int) -> None:
+        self._exit, self._status = os._exit, status
+
+    def __del__(self) -> None:
+        self._exit(self._status)
+
+
+_reading: ContextVar[bool] = ContextVar("twinkle_reading_definitions", default=False)
+
+
+class BackendOptions(TypedDict, total=False):
+    """The options of the built-in backends: each mode takes all of them."""
+
+    exchange_timeout: float
+    start_timeout: float | None
+    close_timeout: float
+    address: str | None
+    placement_timeout: float
+    env_allow: str | Sequence[str]
+    restart: Literal["group"] | None
+    colocate: Sequence[Sequence[str]]
+    ray_options: Mapping[str, Any] | None
+    token: str
+    tls: str | None
+    insecure: bool
+    patience: float
+
+
+class SessionOptions(BackendOptions, total=False):
+    """The keywords of `initialize`, for `session`."""
+
+    groups: Sequence[DeviceGroup] | None
+    lazy_collect: bool
+    seed: SupportsIndex
+    max_in_flight: int
+    save_failures: str | os.PathLike[str] | None
+
 
 _PROVIDERS = {"http": "twinkle-http", "ray": "twinkle-ray"}
 
 
-@overload
-def initialize(mode: Literal["local"] = "local", **options: Unpack[LocalOptions]) -> None: ...
-@overload
-def initialize(mode: Literal["threads"], **options: Unpack[ThreadsOptions]) -> None: ...
-@overload
-def initialize(mode: Literal["ray"], **options: Unpack[RayOptions]) -> None: ...
-@overload
-def initialize(mode: Literal["http"], **options: Unpack[HttpOptions]) -> None: ...
-@overload
-def initialize(mode: str, **options: Unpack[SessionOptions]) -> None: ...
 def initialize(
     mode: str = "local",
     *,
     groups: Sequence[DeviceGroup] | None = None,
-    global_device_mesh: DeviceMesh | None = None,
     lazy_collect: bool = True,
     seed: SupportsIndex = 42,
     max_in_flight: int = MAX_IN_FLIGHT,
     save_failures: str | os.PathLike[str] | None = None,
-    **backend_options: Any,
+    **backend_options: Unpack[BackendOptions],
 ) -> None:
     """Start the session of a program: the backend and its groups of workers.
 
-    Call it once, before the first component with a `remote_group`; a second call with the same arguments does nothing.
-    A type checker knows the options of a literal mode; pass others as `**options`, from a `dict[str, Any]`.
+    A second call with the same arguments does nothing. Options of another built-in backend have no effect, so that the
+    same program runs in every mode.
 
     Args:
         mode: "local" (this process; under torchrun, all of its processes together), "threads" (each rank a thread of
             this process), "ray" (twinkle-ray), or another installed backend.
         groups: The groups that components can be placed on. In "local" mode None allows any name.
-        global_device_mesh: Mesh of components without a mesh of their own, if it has the size of their group.
-        lazy_collect: Whether results stay on the workers until they are used; an option of a function takes precedence.
-        seed: Seed of Python's, numpy's and torch's random numbers on every worker, from 0 to 2**32 - 1; the same on all
-            ranks. If numpy or torch is loaded later, it is seeded then.
-        max_in_flight: Number of calls that one caller may have in flight in one group, at or above 1. One more call
-            waits until one is done.
-        save_failures: A private folder in which workers save each call that raises, with its rank's arguments and its
-            constructor's, for `twinkle replay FILE`; the error names the file. On Ray it is on the worker's node.
+        lazy_collect: Whether results stay on the workers until they are used, where a function does not say.
+        seed: Seed of Python's, numpy's and torch's generators, where they are loaded, from 0 to 2**32 - 1: at the start
+            of a worker, and plus the number of the component before each constructor, alike on all ranks.
+        max_in_flight: Calls that one caller may have in flight in one group, at or above 1; one more waits.
+        save_failures: A private folder (on Ray of the worker's node) in which workers save each call that raises, for
+            `twinkle replay FILE`; the error names the file. No effect in "local" and "http".
         **backend_options: Options of the backend.
 
     Raises:
         AlreadyInitializedError: It was called before with other arguments.
-        BackendError: There is no such backend, or it does not take an option.
+        BackendError: There is no such backend, or neither it nor a built-in one takes an option.
         PlacementError: The groups cannot be placed.
     """
-    end_of_definitions()
-    renew_threads_of_torch()
+    if _reading.get():
+        raise DefinitionsEnd
     by_name = _by_name(() if groups is None else groups)
     seed = check_seed(seed)
     arguments = {
         "mode": mode,
         "groups": tuple(by_name.values()),
-        "global_device_mesh": global_device_mesh,
         "lazy_collect": lazy_collect,
         "seed": seed,
         "max_in_flight": max_in_flight,
@@ -108,9 +146,10 @@ def initialize(
         _refuse_difference(before.arguments, arguments)
         return
     _check_limit(max_in_flight)
-    factory = _factory(mode, backend_options)
-    backend = factory(tuple(by_name.values()), seed=seed, **backend_options)
-    shared = (global_device_mesh, lazy_collect, max_in_flight)
+    factory = _factory(mode)
+    backend = factory(tuple(by_name.values()), seed=seed, **_options_of(mode, factory, backend_options))
+    shared = (lazy_collect, max_in_flight)
+    begin_session(seed)
     defaults = _configured(backend, SessionDefaults(*shared), save_failures, seed)
     install(Runtime(mode, backend, by_name, *shared, arguments, saving=defaults.saving))
     atexit.register(_at_exit)
@@ -150,8 +189,6 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
     atexit.unregister(_at_exit)
     runtime.streams.close()
     try:
-        if not quietly:
-            close_all()
         end_calls(runtime, drain, quietly=quietly)
     finally:
         cancel_calls(runtime)
@@ -170,18 +207,8 @@ def _at_exit() -> None:
         exit_with(error)
 
 
-@overload
-def session(mode: Literal["local"] = "local", **options: Unpack[LocalOptions]) -> AbstractContextManager[None]: ...
-@overload
-def session(mode: Literal["threads"], **options: Unpack[ThreadsOptions]) -> AbstractContextManager[None]: ...
-@overload
-def session(mode: Literal["ray"], **options: Unpack[RayOptions]) -> AbstractContextManager[None]: ...
-@overload
-def session(mode: Literal["http"], **options: Unpack[HttpOptions]) -> AbstractContextManager[None]: ...
-@overload
-def session(mode: str, **options: Unpack[SessionOptions]) -> AbstractContextManager[None]: ...
 @contextmanager
-def session(mode: str = "local", **options: Any) -> Iterator[None]:
+def session(mode: str = "local", **options: Unpack[SessionOptions]) -> Iterator[None]:
     """`initialize` for a block, and `shutdown` at its end; does nothing inside a session with the same arguments.
 
     A block that ends by an exception abandons its calls in flight; `sys.exit(0)` is a normal end.
@@ -221,9 +248,8 @@ def _configured(
 ) -> SessionDefaults:
     """Give a backend the defaults, completed by a folder and a seed for calls that fail; it is closed on an error."""
     try:
-        if folder is not None:
-            defaults = replace(defaults, saving=_saving(backend, folder, seed))
-        defaults = replace(defaults, logging=logging_here())
+        if folder is not None and not isinstance(backend, InProcessBackend | ToolBackend):
+            defaults = replace(defaults, saving=_saving(folder, seed))
         backend.configure(defaults)
     except BaseException:
         backend.close()
@@ -231,21 +257,26 @@ def _configured(
     return defaults
 
 
-def _saving(backend: Backend, folder: str | os.PathLike[str], seed: int) -> SavedFailures:
-    """Where workers save calls that fail.
-
-    Raises:
-        BackendError: The calls of the backend do not run on workers of this session.
-    """
-    if isinstance(backend, InProcessBackend | ServedBackend):
-        raise BackendError(
-            'save_failures= is for "threads" and "ray": a call of "local" fails in this process, where `python -m pdb` '
-            "stops at it, and a server saves calls where it is initialized so"
-        )
+def _saving(folder: str | os.PathLike[str], seed: int) -> SavedFailures:
+    """Where workers save calls that fail."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     paths = tuple(os.path.abspath(path) for path in sys.path)
     program = os.path.abspath(main) if main else ""
     return SavedFailures(os.path.abspath(folder), seed, program, tuple(sys.argv[1:]), paths)
+
+
+class DefinitionsEnd(BaseException):
+    """A session would begin in a program that is read for what it defines."""
+
+
+@contextmanager
+def reading_definitions() -> Iterator[None]:
+    """A block in which `initialize` raises `DefinitionsEnd`."""
+    token = _reading.set(True)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
 
 
 def _shown(key: str, arguments: dict[str, Any]) -> str:
@@ -264,31 +295,31 @@ def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
     return dict(zip(names, groups, strict=True))
 
 
-def _factory(mode: str, options: Mapping[str, Any]) -> BackendFactory:
-    """The backend of a mode, which takes these options."""
+def _factory(mode: str) -> BackendFactory:
     from importlib.metadata import entry_points  # its import takes tens of milliseconds
 
     found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
     if mode in found:
         factory: BackendFactory = found[mode].load()
-        _check_options(mode, factory, options)
         return factory
     if mode in _PROVIDERS:
         raise BackendError(not_installed(f"backend {mode!r}", _PROVIDERS[mode]))
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
 
 
-def _check_options(mode: str, factory: BackendFactory, options: Mapping[str, Any]) -> None:
+def _options_of(mode: str, factory: BackendFactory, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of the options that the backend takes; the others have to be options of another built-in backend."""
     parameters = inspect.signature(factory).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    known = [name for name in _keywords(factory) if name != "seed"]
-    unknown = [name for name in options if name not in known]
+        return options
+    own = [name for name in _keywords(factory) if name != "seed"]
+    unknown = [name for name in options if name not in own and name not in BackendOptions.__annotations__]
     if unknown:
         raise BackendError(
-            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(known) or 'none'}, "
+            f"backend {mode!r} does not take {', '.join(unknown)}; its options are {', '.join(own) or 'none'}, "
             f"with those of any session: {', '.join(_keywords(initialize))}"
         )
+    return {name: value for name, value in options.items() if name in own}
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:

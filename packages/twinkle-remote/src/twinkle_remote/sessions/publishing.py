@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from twinkle_remote.protocol.component import component_of
+from twinkle_remote.protocol.call import component_of
 from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.telemetry.stats import SyncRecord
 
@@ -31,7 +31,7 @@ def publishing(target: object, began: float | None = None, version: int | None =
         yield
         return
     since = time.time() if began is None else began
-    with runtime.streams.publishing(component, version, since):
+    with runtime.streams.publishing(component, version):
         yield
         runtime.stats.synced(SyncRecord(component.name, component.group, since, time.time()))
 

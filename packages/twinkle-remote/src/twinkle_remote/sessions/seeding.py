@@ -1,21 +1,21 @@
-"""Seeds the generators of Python, numpy and torch in a process, also if numpy or torch is loaded later."""
+"""The seed of a session: it seeds Python, numpy and torch in a process, and once more before each constructor."""
 
 from __future__ import annotations
 
 import operator
 import random
 import sys
+import threading
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, cast
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
-from twinkle_remote.sessions.collector import collector_paused
+from twinkle_remote.random_state import RandomState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Iterator
+    from types import TracebackType
 
 SEEDS = 1 << 32  # what numpy.random.seed takes
 
@@ -33,6 +33,9 @@ class SessionSeed(NamedTuple):
 
 
 _session = SessionSeed(None, 0)
+_components = count()
+_constructing = threading.Lock()
+_alone = threading.local()
 
 
 def session_seed() -> SessionSeed:
@@ -59,89 +62,80 @@ def check_seed(seed: SupportsIndex) -> int:
     return number
 
 
-def seed_process(seed: int) -> None:
-    """Seed Python's generator now, and numpy's and torch's now or at the end of their import.
+def begin_session(seed: int) -> None:
+    """Take the seed of the session that begins in this process; no generator moves.
 
     Args:
         seed: From 0 to 2**32 - 1.
     """
-    global _session  # one session per process is the contract
-    stop_seeding()
-    _session = SessionSeed(seed, _session.session + 1)
+    global _session, _components  # one session per process is the contract
+    _session, _components = SessionSeed(seed, _session.session + 1), count()
+
+
+def seed_process(seed: int) -> None:
+    """Seed Python's generator, and numpy's and torch's where they are loaded.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+    """
     random.seed(seed)
-    for name in _SEEDERS:
-        if sys.modules.get(name) is None:
-            _finder.seeds[name] = seed
-        else:
-            _seed_module(import_module(name), seed)  # waits if another thread is importing it
-    if _finder.seeds:
-        sys.meta_path.insert(0, _finder)
+    for library, name, function in (("numpy", "numpy.random", "seed"), ("torch", "torch", "manual_seed")):
+        if sys.modules.get(library) is not None:
+            getattr(import_module(name), function)(seed)  # waits if another thread is importing it
 
 
-def stop_seeding() -> None:
-    """Do not seed libraries that are loaded from now on."""
-    _finder.seeds.clear()
-    if _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
+def next_component_seed() -> int | None:
+    """The seed of the next component that this process builds: the first has the session's, the second one more.
+
+    None before the first session of the process.
+    """
+    seed = _session.seed
+    return None if seed is None else (seed + next(_components)) % SEEDS
 
 
-def _seed_module(module: ModuleType, seed: int) -> None:
-    _SEEDERS[module.__name__](module, seed)
+class constructor_seeded:  # noqa: N801 - a context manager that reads as a noun; contextlib's fail on a frozen error
+    """A block with its own generators, in a process of the user's program: afterwards these are as before.
 
+    It waits until no other thread is in such a block; one that waits for a call meanwhile lets others in.
 
-_SEEDERS: dict[str, Callable[[ModuleType, int], object]] = {
-    "numpy.random": lambda generators, seed: generators.seed(seed),  # numpy loads it when it is first used
-    "torch": lambda torch, seed: torch.manual_seed(seed),
-}
-
-
-class _SeedOnImport:
-    """Finds modules through the other finders, with a loader that seeds the module after loading.
-
-    Attributes:
-        seeds: Seed of each module that is not loaded yet.
+    Args:
+        seed: From 0 to 2**32 - 1.
     """
 
-    def __init__(self) -> None:
-        self.seeds: dict[str, int] = {}
-        self._asking: set[str] = set()  # the import lock keeps other threads out
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._before = RandomState()
+        self._is_inner = getattr(_alone, "outside", None) is not None  # its constructor builds another component here
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The module's spec, if the module waits for its seed."""
-        if fullname not in self.seeds or fullname in self._asking:
-            return None
-        self._asking.add(fullname)
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._asking.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = cast("Loader", _SeedingLoader(spec.loader))  # importlib.abc itself is slow to import
-        return spec
+    def __enter__(self) -> None:
+        if not self._is_inner:
+            _constructing.acquire()
+            _alone.outside = self._before
+        self._before.read()
+        seed_process(self._seed)
 
-
-_finder = _SeedOnImport()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._before.install()
+        if not self._is_inner:
+            _alone.outside = None
+            _constructing.release()
 
 
-class _SeedingLoader:
-    """Loads a module with its own loader, then seeds it."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The module, still empty."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute and seed the module, which keeps its own loader."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        with collector_paused():  # to walk the many objects that torch makes is a tenth of the time that it loads
-            self._loader.exec_module(module)
-        seed = _finder.seeds.pop(module.__name__, None)
-        if seed is not None:
-            _seed_module(module, seed)
+@contextmanager
+def others_construct() -> Iterator[None]:
+    """A block in which this thread waits for a call: other threads may run constructors meanwhile."""
+    outside: RandomState | None = getattr(_alone, "outside", None)
+    if outside is None:
+        yield
+        return
+    own = RandomState().read()
+    outside.install()
+    _constructing.release()
+    try:
+        yield
+    finally:
+        _constructing.acquire()
+        outside.read()
+        own.install()

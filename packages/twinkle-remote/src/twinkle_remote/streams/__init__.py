@@ -1,8 +1,7 @@
-"""Streams: the rows of a source go through remote stages, ahead of the loop that uses them.
+"""Streams: the rows of a source go through stages, ahead of the loop that uses them, or at its pace.
 
-`open_stream.stream` makes a `stream.Stream`, which the loop iterates over. Its engine makes the batches:
-`synchronous.SynchronousEngine` by the calls of a hand-written loop, when the loop asks; `ahead.AheadEngine` while the
-loop works. Only the latter uses `schedule` (decides which rows begin where), `chunks` (calls the stages for them),
-`pump` (the thread of both), and `ranks` (workers that are lost or join). Both read `rows` by `rows.row_source`, and
-write what happened to `telemetry.stream_record`.
+`stream.stream` makes a `Stream`, which the loop iterates over. It reads rows by `source`, and gives them to an engine:
+`synchronous` makes the calls of the hand-written loop, `ahead` works while the loop does. The latter asks `schedule`, a
+pure state machine, which rows begin where, calls `stages` for them, and has `recovery` bring lost workers back. What
+happened is in `stats`.
 """

@@ -5,36 +5,133 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
-from asyncio import all_tasks, current_task, new_event_loop, set_event_loop, wait
-from collections import deque
+from asyncio import CancelledError, Semaphore, all_tasks, current_task, new_event_loop, set_event_loop, to_thread, wait
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_one
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_remote.errors import CallTimeoutError
+from twinkle_remote.errors import CallCancelledError, CallTimeoutError
 from twinkle_remote.failures.frames import is_machinery_file, user_stack
-from twinkle_remote.running import key_text
-from twinkle_remote.worker import thread_state
-from twinkle_remote.worker.loop_waits import loop_waits
+from twinkle_remote.protocol.spec import concurrency_of
+from twinkle_remote.rows.cut import PLAIN
 
 if TYPE_CHECKING:
     from asyncio import Task
-    from collections.abc import Callable, Hashable
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable
     from contextvars import Context
+    from types import TracebackType
 
     from twinkle_remote.errors import TwinkleError
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.waiting import Wait
-    from twinkle_remote.worker.loop_task import LoopTask
-    from twinkle_remote.worker.thread_state import ThreadState
+    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Outcome
+
+
+class Places:
+    """The places of each component of a worker, taken in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Semaphore] = {}
+
+    def of(self, name: str, instance: object) -> Semaphore:
+        """The places of one component.
+
+        Args:
+            name: Id of the component.
+            instance: The component.
+        """
+        if name not in self._places:
+            self._places[name] = Semaphore(concurrency_of(type(instance)))
+        return self._places[name]
+
+    def drop(self, name: str) -> None:
+        """Forget a component; calls that wait for its places go on."""
+        self._places.pop(name, None)
+
+
+class _Begun:
+    """A block that holds a place; contextlib would write on a user's exception, which may refuse that."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: LoopTask) -> None:
+        self._task = task
+
+    async def __aenter__(self) -> None:
+        task = self._task
+        if task.places is not None:
+            await task.places.acquire()
+        task.outcome.started = time.time()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task.places is not None:
+            self._task.places.release()
+
+
+@dataclass(slots=True, eq=False)
+class LoopTask:
+    """One task.
+
+    Attributes:
+        outcome: Takes the value or the failure.
+        places: The places of its component; None if it needs none.
+        work: Runs the user's coroutine inside of the given block, which waits for a place.
+        finish: Stores the value in the outcome; it may take long, and runs in a thread.
+        capture: Makes a failure of an exception.
+        answer: Called once with the outcome.
+        reason: The error to report if the task is cancelled.
+        answered: Whether `answer` was called.
+    """
+
+    outcome: Outcome
+    places: Semaphore | None
+    work: Callable[[LoopTask], Awaitable[Any]]
+    finish: Callable[[Any], None]
+    capture: Callable[[BaseException], Failure]
+    answer: Callable[[Outcome], object]
+    reason: TwinkleError | None = None
+    answered: bool = False
+
+    def begun(self) -> _Begun:
+        """Wait for a place, and hold it during a block."""
+        return _Begun(self)
+
+    async def run(self) -> None:
+        """Run the task to its end, and answer."""
+        outcome = self.outcome
+        try:
+            value = await self.work(self)
+            if type(value) in PLAIN:
+                self.finish(value)
+            else:
+                await to_thread(self.finish, value)
+        except CancelledError as error:
+            outcome.failure = self._cancelled(error)
+        except BaseException as error:  # every exception becomes an outcome; SystemExit would end the loop
+            outcome.failure = self.capture(error)
+        outcome.seconds = time.time() - outcome.started
+        self.answered = True
+        self.answer(outcome)
+
+    def unstarted(self) -> None:
+        """Answer that it was cancelled before it began."""
+        self.outcome.failure = self._cancelled(CancelledError())
+        self.answered = True
+        self.answer(self.outcome)
+
+    def _cancelled(self, error: CancelledError) -> Failure:
+        text = ": ".join(["a task that it awaited was cancelled", *map(str, error.args)])
+        reason = self.reason or CallCancelledError(text)
+        return replace(self.capture(reason), trace=self.capture(error).trace)
+
 
 T = TypeVar("T")
 _KEPT_CANCELS = 4096
 _LOOK_SECONDS = 1.0
-_WAITS_SECONDS = 0.2  # that a loop has to report the waits of its tasks
-_KEPT_ENDS = 1024
 
 
 class EventLoop:
@@ -47,10 +144,8 @@ class EventLoop:
     def __init__(self, name: str) -> None:
         self._loop = new_event_loop()
         self._process = os.getpid()
-        self._tasks: dict[Hashable, tuple[LoopTask, Task[None], object]] = {}
-        self._state: ThreadState | None = None
+        self._tasks: dict[Hashable, tuple[LoopTask, Task[None], Coroutine[Any, Any, None]]] = {}
         self._early: dict[Hashable, TwinkleError] = {}
-        self._ended: deque[str] = deque(maxlen=_KEPT_ENDS)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -59,9 +154,7 @@ class EventLoop:
         """Whether this is the process of its thread, and not a process that was forked from it."""
         return self._process == os.getpid()
 
-    def start(
-        self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object = None
-    ) -> None:
+    def start(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None) -> None:
         """Run a task while others run; tasks begin in the order of these calls.
 
         Args:
@@ -69,22 +162,17 @@ class EventLoop:
             task: The task.
             context: Context variables that it sees.
             seconds: After so many seconds it is cancelled; None for no limit.
-            generator: The async generator that it advances, whose frames `stack` shows; None without one.
         """
-        self._loop.call_soon_threadsafe(self._begin, key, task, context, seconds, generator)
+        self._loop.call_soon_threadsafe(self._begin, key, task, context, seconds)
 
-    def _begin(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None, generator: object) -> None:
+    def _begin(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None) -> None:
         task.reason = self._early.pop(key, None)
         if task.reason is not None:
-            self._ended.append(key_text(key))
             task.unstarted()
             return
-        if task.state != self._state:
-            self._state = task.state
-            thread_state.take(task.state)
         coroutine = task.run()
         running = self._loop.create_task(coroutine, context=context)
-        self._tasks[key] = task, running, coroutine if generator is None else generator
+        self._tasks[key] = task, running, coroutine
         late = None
         if seconds is not None:
             error = CallTimeoutError(f"it was cancelled on the worker {seconds:g} s after its begin")
@@ -92,7 +180,6 @@ class EventLoop:
 
         def ended(_: Task[None]) -> None:
             self._tasks.pop(key, None)
-            self._ended.append(key_text(key))
             if not task.answered:  # it was cancelled before its first step
                 task.unstarted()
             if late is not None:
@@ -103,22 +190,6 @@ class EventLoop:
     def runs_here(self) -> bool:
         """Whether the calling thread is that of the loop."""
         return self._thread is threading.current_thread()
-
-    def waits(self, info: WorkerInfo, take: Callable[[dict[str, Wait | None], tuple[str, ...]], None]) -> None:
-        """See `LoopTasks.waits`."""
-        done = Future[None]()
-
-        def report() -> None:
-            take(loop_waits(info, self._tasks), tuple(self._ended))
-            done.set_result(None)
-
-        if self.runs_here():
-            report()
-            return
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(report)
-            if not wait_for_one([done], _WAITS_SECONDS).done:
-                take(dict.fromkeys(map(key_text, tuple(self._tasks))), tuple(self._ended))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function between two awaits of the tasks, and wait for it.
@@ -218,7 +289,7 @@ _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 def _waiting_frames(coroutine: Any) -> list[traceback.FrameSummary]:
-    """The frames of a coroutine or async generator that waits, the outermost first; empty if it runs now."""
+    """The frames of a coroutine that waits, the outermost first; empty if it runs now."""
     frames: list[traceback.FrameSummary] = []
     while coroutine is not None:
         frame = _first(coroutine, _FRAMES)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.handed import HandedPiece, HandedShare, HandedSlot, HandedValue, HandOver
     from twinkle_remote.protocol.messages import StoredSlot, Task
-    from twinkle_remote.protocol.tables import Rows
+    from twinkle_remote.tables.nodes import Columns, LazySlot, Rows
+    from twinkle_remote.tables.transfers import Reading, TaskTransfer
 
 
 class TaskInputs:
@@ -23,27 +21,24 @@ class TaskInputs:
 
     Attributes:
         fetched: Bytes that came from other processes.
-        fetched_columns: Those of each column; None without any.
         rows: Rows of split arguments that this rank received; None if nothing was split.
-        total: Rows of split arguments of the whole call, before padding or dropping.
+        total: Rows of split arguments of the whole call.
         numbers: The numbers of this rank's rows, if they are divided by their costs; None otherwise.
     """
 
-    def __init__(self, task: Task, given: HandedShare | None, store: Store) -> None:
+    def __init__(self, task: Task, given: TaskTransfer | None, store: Store) -> None:
         self.fetched = 0
-        self.fetched_columns: dict[str, int] | None = None
         self._task, self._given, self._store = task, given, store
         self.rows = task.rows if given is None or given.rows is None else given.rows
         self.total = task.total if given is None else given.total
         self.numbers = task.numbers if given is None or given.numbers is None else given.numbers
-        self._cache: dict[HandedSlot, Any] = {}
+        self._cache: dict[int, Any] = {}
 
     def values(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments of the method.
+        """Positional and keyword arguments of the method; it waits for the processes that hold lazy ones.
 
         Raises:
-            DispatchError: Lazy arguments have different numbers of rows than other arguments, or are uneven and the
-                function refuses that.
+            DispatchError: Lazy arguments have different numbers of rows than other arguments.
         """
         task = self._task
         args, kwargs = task.args, dict(task.kwargs)
@@ -54,81 +49,61 @@ class TaskInputs:
         if task.slots:
             from twinkle_remote.call.arguments import decode  # no call without slots needs it
 
-            args = tuple(decode(value, self._handed, self._stored) for value in task.args)
-            kwargs = {key: decode(value, self._handed, self._stored) for key, value in task.kwargs.items()}
-        if task.masks and self.rows is not None and self.total is not None and task.share is not None:
-            from twinkle_remote.call.uneven import mask_of  # only a call that pads has a mask
-
-            kwargs["valid"] = mask_of(self.total, task.share.count, task.share.index)
+            args = tuple(decode(value, self._lazy, self._stored) for value in task.args)
+            kwargs = {key: decode(value, self._lazy, self._stored) for key, value in task.kwargs.items()}
         return args, kwargs
 
     def _stored(self, slot: StoredSlot) -> Any:
-        if slot.rows is not None:
-            from twinkle_remote.protocol.handed import HandedPiece  # few calls divide by costs
+        return self._fetch(slot.ref, slot.rows)
 
-            return self._read(HandedPiece(slot.ref, rows=slot.rows))
-        return self._counted(*self._store.get(slot.ref, slot.start, slot.stop))
-
-    def _read(self, piece: HandedPiece) -> Any:
-        from twinkle_remote.call.tables.handed_value import read_piece  # no other call needs it
-
-        return self._counted(*read_piece(self._store, piece))
-
-    def _read_adjoined(self, pieces: Sequence[HandedPiece]) -> Any:
-        from twinkle_remote.call.tables.handed_value import read_adjoined  # as in `_read`
-
-        found = read_adjoined(self._store, pieces)
-        return None if found is None else self._counted(*found)
-
-    def _counted(self, value: Any, size: int) -> Any:
-        """A value whose bytes are counted."""
-        if size:
-            from twinkle_remote.values.column_bytes import count_columns  # as in `_read`
-
-            self.fetched += size
-            self.fetched_columns = count_columns(self.fetched_columns, value, size)
+    def _fetch(self, payload: object, rows: Rows | None = None, names: Columns | None = None) -> Any:
+        """A piece of a stored value, whose bytes are counted."""
+        value, size = self._store.get(payload, rows, names)
+        self.fetched += size
         return value
 
-    def _handed(self, slot: HandedSlot) -> Any:
-        if slot not in self._cache:
+    def _lazy(self, slot: LazySlot) -> Any:
+        if slot.index not in self._cache:
             assert self._given is not None
-            self._cache[slot] = self._value(self._task.handed[slot.index], self._given.values[slot.index])
-        return self._cache[slot]
+            self._cache[slot.index] = self._value(self._given.values[slot.index])
+        return self._cache[slot.index]
 
-    def _value(self, hand_over: HandOver, given: HandedValue) -> Any:
-        from twinkle_remote.call.tables.handed_value import HandedReader  # as in `_read`
+    def _value(self, reading: Reading) -> Any:
+        from twinkle_remote.tables.read import read  # no other call needs it
 
-        reader = HandedReader(self._read, f"{self._task.name}: lazy argument:", self._read_adjoined)
-        value = reader.value(hand_over, given)
-        return self._cut(value) if given.cut else value
+        if reading.refusal is not None:
+            kind, text = reading.refusal
+            raise kind(text)
+        node = self._fetch(reading.kept) if reading.node is None else reading.node
+        value = read(node, self._fetch, listed=reading.listed)
+        return self._cut(value) if reading.cut else value
 
     def _cut(self, value: Any) -> Any:
-        """This rank's rows of a value that was combined here."""
-        from twinkle_remote.call.tables.hand_over import check_total, rows_of_share  # as in `_read`
-        from twinkle_remote.values.join import join
-        from twinkle_remote.values.picking import pick
-        from twinkle_remote.values.rows import rows_of, take
+        """This rank's rows of a value whose rows are counted here."""
+        from twinkle_remote.rows.cut import rows_of, take
+        from twinkle_remote.tables.transfers import check_total, rows_of_share  # as in `_value`
 
-        task = self._task
-        if task.share is None or (task.lists_only and not isinstance(value, list)):
+        task, given = self._task, self._given
+        assert given is not None
+        if task.share is None or (given.lists_only and not isinstance(value, list)):
             return value
-        rows = rows_of(value, f"{task.name}: a lazy argument", fields=True)
+        rows = rows_of(value, f"{task.name}: a lazy argument")
         if rows is None:
             return value
-        if task.balance is not False:
+        if given.balance is not False:
             check_total(rows, self.total, task.name)
-            self.numbers = self._assigned(value, rows) if self.numbers is None else self.numbers
+            self.numbers = self._assigned(value, rows, given) if self.numbers is None else self.numbers
             self.total, self.rows = rows, len(self.numbers)
-            return pick(value, self.numbers)
-        parts = rows_of_share(rows, task.share, self.total, task.uneven, task.name)
-        self.total, self.rows = rows, sum(part.stop - part.start for part in parts)
-        return join([take(value, part.start, part.stop) for part in parts] or [take(value, 0, 0)])
+            return take(value, self.numbers)
+        part = rows_of_share(rows, task.share, self.total, task.name)
+        self.total, self.rows = rows, part.stop - part.start
+        return take(value, range(part.start, part.stop))
 
-    def _assigned(self, value: Any, total: int) -> Rows:
+    def _assigned(self, value: Any, total: int, given: TaskTransfer) -> Rows:
         """This rank's rows of a value by their costs, which every rank finds alike."""
-        from twinkle_remote.call.even_work import assigned
-        from twinkle_remote.values.costs import costs_of
+        from twinkle_remote.rows.cut import costs_of
+        from twinkle_remote.tables.balance import assigned
 
         task = self._task
         assert task.share is not None
-        return assigned(task.balance, costs_of(value), total, task.share.count, task.name)[task.share.index]
+        return assigned(given.balance, costs_of(value), total, task.share.count, task.name)[task.share.index]

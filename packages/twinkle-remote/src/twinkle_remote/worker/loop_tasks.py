@@ -12,10 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextvars import Context
 
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.waiting import Wait
-    from twinkle_remote.worker.event_loop import EventLoop
-    from twinkle_remote.worker.loop_task import LoopTask, Places
+    from twinkle_remote.worker.event_loop import EventLoop, LoopTask, Places
 
 T = TypeVar("T")
 
@@ -33,7 +30,7 @@ class LoopTasks:
         self._loop: EventLoop | None = None
         self._places: Places | None = None
 
-    def start(self, key: Hashable, task: LoopTask, context: Context, limit: float | None, generator: object) -> None:
+    def start(self, key: Hashable, task: LoopTask, context: Context, limit: float | None) -> None:
         """Run a task while others run; tasks begin in the order of these calls.
 
         Args:
@@ -41,9 +38,8 @@ class LoopTasks:
             task: The task.
             context: Context variables that it sees.
             limit: After so many seconds it is cancelled; None for no limit.
-            generator: The async generator that it advances; None without one.
         """
-        self._running()[0].start(key, task, context, limit, generator)
+        self._running()[0].start(key, task, context, limit)
 
     def between_awaits(self, function: Callable[[], T]) -> T:
         """Run a function on the event loop, between two awaits of its tasks; here, if there is no loop."""
@@ -53,17 +49,6 @@ class LoopTasks:
     def runs_here(self) -> bool:
         """Whether the calling thread is that of the event loop."""
         return self._loop is not None and self._loop.runs_here()
-
-    def waits(self, info: WorkerInfo, take: Callable[[dict[str, Wait | None], tuple[str, ...]], None]) -> None:
-        """Tell what each task waits for, and which have ended, on the event loop's thread; without one nothing.
-
-        Args:
-            info: The worker.
-            take: Told once. Where another thread would wait long for the loop, that all of its tasks go on.
-        """
-        loop = self._loop
-        if loop is not None and loop.works_here:
-            loop.waits(info, take)
 
     def places(self, name: str, instance: object) -> Semaphore:
         """The places of a component, as many as its class says.
@@ -97,8 +82,10 @@ class LoopTasks:
         return self._loop is None or self._loop.join(seconds)
 
     def _running(self) -> tuple[EventLoop, Places]:
-        from twinkle_remote.worker.event_loop import EventLoop  # loads asyncio, half of this package's import time
-        from twinkle_remote.worker.loop_task import Places
+        from twinkle_remote.worker.event_loop import (
+            EventLoop,  # loads asyncio, half of this package's import time
+            Places,
+        )
 
         with self._lock:
             if self._loop is None or self._places is None or not self._loop.works_here:

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import gc
+import queue
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.alive_lazies import any_lazy
 from twinkle_remote.context import WorkerContext, caller, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
-from twinkle_remote.failures.ends import EndedError
-from twinkle_remote.protocol.component import is_component_type
-from twinkle_remote.protocol.marks import execute_of, options_of
+from twinkle_remote.failures.report import EndedError
+from twinkle_remote.protocol.call import is_component_type
 from twinkle_remote.protocol.messages import Itself, Outcome
-from twinkle_remote.protocol.targets import attribute_at, call_target
-from twinkle_remote.running import RUNNING, be_task_of_loop, turn_of
-from twinkle_remote.sessions.current import report_calls, saving_here
-from twinkle_remote.sessions.signals.flag import Flag
-from twinkle_remote.values.columns import columns, is_numbered
-from twinkle_remote.values.costs import costs_of
-from twinkle_remote.values.rows import PLAIN, counted_rows, holds_marks, rows_of
-from twinkle_remote.values.unknown import runs_once
-from twinkle_remote.worker import thread_state
-from twinkle_remote.worker.failure_saver import FailureSaver
+from twinkle_remote.protocol.spec import execute_of, options_under
+from twinkle_remote.rows.columns import names_of
+from twinkle_remote.rows.cut import PLAIN, costs_of, counted_rows, rows_of
+from twinkle_remote.rows.unknown import runs_once
+from twinkle_remote.running import CALLS, RUNNING, TaskCalls, any_lazy, turn_of
+from twinkle_remote.sessions.current import saving_here
+from twinkle_remote.sessions.seeding import constructor_seeded, seed_process
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.loop_tasks import LoopTasks
-from twinkle_remote.worker.open_generators import OpenGenerators
-from twinkle_remote.worker.waiting_tasks import WaitingTasks
+from twinkle_remote.worker.saved_calls import FailureSaver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
+    from contextlib import AbstractContextManager
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.component import Component
+    from twinkle_remote.protocol.call import Component
     from twinkle_remote.protocol.failure import Failure, WorkerInfo
-    from twinkle_remote.protocol.handed import HandedShare
     from twinkle_remote.protocol.messages import Task
-    from twinkle_remote.worker.loop_task import LoopTask
+    from twinkle_remote.tables.transfers import TaskTransfer
+    from twinkle_remote.worker.event_loop import LoopTask
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
@@ -49,7 +45,7 @@ GRACE_SECONDS = 1.0
 _SLICE_SECONDS = 0.25  # between two looks for a signal
 
 
-class Worker(WaitingTasks):
+class Worker:
     """The components of one rank.
 
     Args:
@@ -62,6 +58,7 @@ class Worker(WaitingTasks):
     Attributes:
         info: As given.
         loop: Its event loop.
+        methods: Number of calls of methods that it has begun.
     """
 
     def __init__(
@@ -73,24 +70,26 @@ class Worker(WaitingTasks):
         shared: bool | None = None,
         instances: MutableMapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(info, LoopTasks(info.label()))
+        self.info = info
+        self.loop = LoopTasks(info.label())
         self._store = store
         self._live = live
         self._shared = live if shared is None else shared
         self._instances: MutableMapping[str, Any] = {} if instances is None else instances
         self._meshes: dict[str, DeviceMesh | None] = {}
+        self._latest: DeviceMesh | None = None
         self._iterators: dict[str, Iterator[Any]] = {}
-        self._generators = OpenGenerators()
         self._saver = FailureSaver(info)
+        self._ended: Failure | None = None
+        self.methods = 0
 
-    def run(self, task: Task, inputs: Sequence[Outcome] = (), given: HandedShare | None = None) -> Outcome:
+    def run(self, task: Task, inputs: Sequence[Outcome] = (), given: TaskTransfer | None = None) -> Outcome:
         """Run one task to its end.
 
         Args:
             task: The task.
-            inputs: Outcomes that the task's lazy arguments read; a failure among them ends the task.
-            given: What the task reads of them, where that was planned for all tasks together; None if the task says
-                it, or if it is planned here.
+            inputs: Outcomes of calls that make its lazy arguments; a failure among them ends the task.
+            given: What the task reads of its lazy arguments; None if the task says it.
 
         Returns:
             The outcome; it holds the failure if an `Exception` was raised.
@@ -101,26 +100,36 @@ class Worker(WaitingTasks):
         outcome = self._opened_outcome(inputs)
         if outcome.failure is not None:
             return outcome
-        token = RUNNING.set(self)
+        token, calls = RUNNING.set(self), TaskCalls()
+        outer = CALLS.set(calls)
         called: _Arguments | None = None
         try:
-            called = args, kwargs = self._arguments(task, inputs, given, outcome)
+            called = args, kwargs = self._arguments(task, given, outcome)
             with working_as(context), nullcontext() if task.concurrent else turn_of(self, task.name):
-                self._finish(task, outcome, self._perform(task, args, kwargs))
+                value = self._perform(task, args, kwargs)
+                calls.wait()
+                self._finish(task, outcome, value)
         except EndedError:
             outcome.ended = True
         except Exception as error:  # every exception of a user's method becomes an outcome
             outcome.failure = self._failed(error, task, context, called)
         finally:
+            CALLS.reset(outer)
             RUNNING.reset(token)
         outcome.seconds = time.time() - outcome.started
         return outcome
+
+    def end(self, why: str) -> None:
+        """Run no task any more: each one fails as if this worker had ended, for this reason."""
+        from twinkle_remote.protocol.failure import Failure  # few workers end so
+
+        self._ended = Failure(self.info.label(), f"{self.info.node} pid {self.info.pid}", "", why, died=True)
 
     def start(
         self,
         task: Task,
         inputs: Sequence[Outcome] = (),
-        given: HandedShare | None = None,
+        given: TaskTransfer | None = None,
         *,
         key: Hashable,
         answer: Callable[[Outcome], object],
@@ -136,7 +145,7 @@ class Worker(WaitingTasks):
             answer: Called once with the outcome, on any thread.
             grace: Seconds beyond the task's own: its caller cancels at the deadline, if it waits.
         """
-        from twinkle_remote.worker.loop_task import LoopTask  # loads asyncio: half of this package's import time
+        from twinkle_remote.worker.event_loop import LoopTask  # loads asyncio: half of this package's import time
 
         context = self._context_of(task)
         outcome = self._opened_outcome(inputs)
@@ -145,12 +154,13 @@ class Worker(WaitingTasks):
             return
         token = RUNNING.set(self)
         try:
-            called = self._arguments(task, inputs, given, outcome)
-            work = self._work(task, *called)
-            places = None if task.kind == "close" else self.loop.places(task.instance, self._instance(task))
+            called = self._arguments(task, given, outcome)
+            calls = TaskCalls()
+            work = self._work(task, calls, *called)
+            places = self.loop.places(task.instance, self._instance(task))
             with working_as(context):
                 seen = copy_context()
-            seen.run(be_task_of_loop, self, task.name, key)
+            seen.run(CALLS.set, calls)
         except Exception as error:  # as in `run`
             outcome.failure = self._capture(error, task, context)
             answer(outcome)
@@ -164,83 +174,69 @@ class Worker(WaitingTasks):
         def capture_error(error: BaseException) -> Failure:
             return self._failed(error, task, context, called)
 
-        generator = None if task.kind == "method" else self._generators.found(task.target)
-        running = LoopTask(
-            outcome, places, work, finish, capture_error, answer, state=thread_state.read(), name=task.name
-        )
+        running = LoopTask(outcome, places, work, finish, capture_error, answer)
         limit = None if task.seconds is None else task.seconds + grace
-        self.loop.start(key, running, seen, limit, generator)
+        self.loop.start(key, running, seen, limit)
 
-    def _work(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[LoopTask], Awaitable[Any]]:
-        """The user's part of a task of the event loop."""
-        if task.kind == "item":
-            return lambda running: self._generators.advance_async(task.target, running)
-        if task.kind == "close":
-            return lambda running: self._generators.close_async(task.target)
+    def _work(
+        self, task: Task, calls: TaskCalls, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[LoopTask], Awaitable[Any]]:
+        """The user's part of a task of the event loop, and the calls that it makes."""
+        from twinkle_remote.call.lazy_values.awaiting import answer_of  # as in `start`
+
         instance = self._instance(task)
 
         async def called(running: LoopTask) -> Any:
             async with running.begun():
-                value = await call_target(instance, task.target, args, kwargs)
+                value = await getattr(instance, task.target)(*args, **kwargs)
+            while (call := calls.next_left()) is not None:
+                await answer_of((call,), call.wait)
             return Itself.ITSELF if value is instance else value
 
         return called
 
-    def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None) -> Outcome:
+    def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: TaskTransfer | None) -> Outcome:
         """Run a task of the event loop to its end; an interrupt cancels it."""
-        found: list[Outcome] = []
-        answered = Flag()  # a signal may come at any step of the wait
-
-        def answer(outcome: Outcome) -> None:
-            found.append(outcome)
-            answered.set()
-
-        self.start(task, inputs, given, key=answered, answer=answer, grace=0.0)
+        answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self.start(task, inputs, given, key=answers, answer=answers.put, grace=0.0)
         try:
-            while not answered.wait(_SLICE_SECONDS):
-                pass
+            while True:
+                with suppress(queue.Empty):  # a signal that comes just before the wait is not seen before its end
+                    return answers.get(timeout=_SLICE_SECONDS)
         except KeyboardInterrupt:
-            self.loop.cancel(answered)
+            self.loop.cancel(answers)
             raise
-        return found[0]
 
     def _context_of(self, task: Task) -> WorkerContext:
         if task.kind == "create":
+            self._latest = task.mesh
             return self._context(task.mesh, alone=_runs_alone(task.target))
         instance = self._instances.get(task.instance)
         alone = self.info.size > 1 and instance is not None and _runs_alone(type(instance), task.target)
-        return self._context(self._meshes.get(task.instance), alone=alone)
+        self._latest = self._meshes.get(task.instance)
+        return self._context(self._latest, alone=alone)
 
     def outside_tasks(self) -> WorkerContext:
-        """The place of code of this worker that no task runs; its mesh is that of all components, if they have one."""
-        meshes = set(self._meshes.values())
-        return self._context(meshes.pop() if len(meshes) == 1 else None)
+        """The place of code of this worker that no task runs, with the mesh of the component that was called last."""
+        return self._context(self._latest)
 
     def _opened_outcome(self, inputs: Sequence[Outcome]) -> Outcome:
         """An outcome that begins now, with the first failure among the inputs."""
         outcome = Outcome(self.info.rank, started=time.time())
         failures = (source.failure for source in inputs if source.failure is not None)
-        outcome.failure = next((failure.as_upstream() for failure in failures), None)
+        outcome.failure = self._ended or next((failure.as_upstream() for failure in failures), None)
         return outcome
 
-    def _arguments(
-        self, task: Task, inputs: Sequence[Outcome], given: HandedShare | None, outcome: Outcome
-    ) -> _Arguments:
+    def _arguments(self, task: Task, given: TaskTransfer | None, outcome: Outcome) -> _Arguments:
         """Fetch the arguments of a task; the outcome takes their metrics."""
-        if task.splitters is not None:
-            task.splitters.register_here()
-        given = given or task.pieces
-        if given is None and task.handed:
-            from twinkle_remote.call.tables.hand_over import plan_for_task  # no call without lazy arguments needs it
-
-            given = plan_for_task(task, inputs)
-        arguments = TaskInputs(task, given, self._store)
+        self.methods += task.kind == "method"
+        arguments = TaskInputs(task, given or task.reads, self._store)
         args, kwargs = arguments.values()
         if self._shared and (args or kwargs):
-            from twinkle_remote.values.snapshot import snapshot  # workers in processes of their own do without
+            from twinkle_remote.rows.plain import snapshot  # workers in processes of their own do without
 
             args, kwargs = snapshot((args, kwargs))
-        outcome.fetched, outcome.fetched_columns = arguments.fetched, arguments.fetched_columns
+        outcome.fetched = arguments.fetched
         outcome.rows_given, outcome.total = arguments.rows, arguments.total
         outcome.counted = counted_rows((*args, *kwargs.values()))
         outcome.numbers = arguments.numbers if task.in_order else None
@@ -288,21 +284,16 @@ class Worker(WaitingTasks):
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
                 "class __iter__ and __next__"
             )
-        if task.adds is not None:
-            from twinkle_remote.values.wanted_columns import added  # as in `_arguments`
-
-            value = added(value, task.adds)
         if type(value) not in PLAIN:
             try:
-                columns_unknown = task.columns_unknown and isinstance(value, tuple) and columns(value) is None
-                outcome.rows = None if columns_unknown else rows_of(value, "result")
+                outcome.rows = rows_of(value, "result")
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
-            outcome.is_list, outcome.numbered = isinstance(value, list), is_numbered(value)
-            outcome.whole_columns, outcome.is_dict = not holds_marks(type(value)), type(value) is dict
-            outcome.costs = costs_of(value)
+            outcome.is_list = isinstance(value, list)
+            outcome.columns = names_of(value)
+            outcome.costs = None if outcome.rows is None else costs_of(value)
         if self._shared:
-            from twinkle_remote.values.snapshot import snapshot  # as in `_arguments`
+            from twinkle_remote.rows.plain import snapshot  # as in `_arguments`
 
             value = snapshot(value, keep=True)
         outcome.payload, outcome.produced = self._store.keep(value, eager=task.eager)
@@ -327,28 +318,22 @@ class Worker(WaitingTasks):
 
     def _perform(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = task.instance
-        if task.kind == "report":
-            return report_calls(task.target)
         if task.kind == "create":
             self._check_free(name)
             self._meshes[name] = task.mesh
             if saving_here() is not None:
-                self._saver.constructs(name, task.target, args, kwargs, task.mesh)
-            self._instances[name] = task.target(*args, **kwargs)
+                self._saver.constructs(task, args, kwargs)
+            with self._seeded(task.seed):
+                self._instances[name] = task.target(*args, **kwargs)
             return None
         if task.kind == "drop":
             for held in (self._instances, self._meshes, self._iterators):
                 held.pop(name, None)
-            self._saver.dropped(name)
-            self._generators.drop(name)
+            self._saver.constructors.pop(name, None)
             self.loop.drop(name)
             if not self._live:
                 gc.collect()  # its objects may be in reference cycles
             return None
-        if task.kind == "item":
-            return self._generators.advance(task.target)
-        if task.kind == "close":
-            return self._generators.close(task.target)
         instance = self._instance(task)
         if task.kind == "function":
             return task.target(instance, *args, **kwargs)
@@ -358,11 +343,17 @@ class Worker(WaitingTasks):
             return iterator is instance
         if task.kind == "next":
             return self._next(name, self._iterators.get(name, instance))
-        if task.kind == "generate":
-            method, key = task.target
-            return self._generators.open(name, key, call_target(instance, method, args, kwargs))
-        value = call_target(instance, task.target, args, kwargs)
+        is_property = isinstance(getattr(type(instance), task.target, None), property)
+        value = getattr(instance, task.target) if is_property else getattr(instance, task.target)(*args, **kwargs)
         return Itself.ITSELF if value is instance else value
+
+    def _seeded(self, seed: int | None) -> AbstractContextManager[None]:
+        """A block for a constructor: in the user's process the generators are put back after it."""
+        if seed is not None and self._shared:
+            return constructor_seeded(seed)
+        if seed is not None:
+            seed_process(seed)
+        return nullcontext()
 
     def _next(self, name: str, iterator: Iterator[Any]) -> Any:
         try:
@@ -385,13 +376,14 @@ def _runs_alone(cls: type, target: object = None) -> bool:
     """Whether the first worker alone holds objects of a class, or runs the method of that target."""
     if is_component_type(cls) and execute_of(cls) == "first":
         return True
-    name = target[0] if isinstance(target, tuple) else target  # a generator's is its name and its id
-    options = options_of(attribute_at(cls, name)) if isinstance(name, str) else None
+    options = options_under(cls, target) if isinstance(target, str) else None
     return options is not None and options.execute == "first"
 
 
 def _without_lazies(value: Any) -> Any:
-    from twinkle_remote.call.lazy_values.get import replace_lazy  # most workers have no lazy result
-    from twinkle_remote.call.lazy_values.lazy import Lazy
+    from twinkle_remote.call.lazy_values.lazy import (
+        Lazy,
+        replace_lazy,  # most workers have no lazy result
+    )
 
     return replace_lazy(value, Lazy.result)

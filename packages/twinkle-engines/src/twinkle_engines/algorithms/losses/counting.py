@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
-Normalization = Literal["token", "sequence"]
+Normalization = Literal["token", "sequence", "constant"]
 
 
 def counted(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -34,11 +32,12 @@ def needed(batch: Mapping[str, torch.Tensor], name: str, loss: str) -> torch.Ten
     """A column that a loss cannot do without, with a value for each token.
 
     Raises:
-        ValueError: The batch has none, or one of another shape, which torch would spread over the wrong dim; or a value
-            is infinite where a token counts, which a bound would hide. NaN goes on into the loss.
+        KeyError: The batch has none.
+        ValueError: It has another shape, which torch would spread over the wrong dim; or a value is infinite where a
+            token counts, which a bound would hide. NaN goes on into the loss.
     """
     if name not in batch:
-        raise ValueError(f"the loss {loss} needs the column {name}, and the batch has {', '.join(batch)}")
+        raise KeyError(f"the loss {loss} needs the column {name}, and the batch has {', '.join(batch)}")
     column, shape = batch[name], batch["input_ids"].shape
     if column.shape != shape:
         raise ValueError(
@@ -76,30 +75,11 @@ def sequence_means(values: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> t
     return sequence_sums(values, batch) / counts.clamp(min=1)
 
 
-def reading(*columns: str) -> Callable[[F], F]:
-    """Let a loss of one's own say which columns it reads next to the tokens and those that count.
-
-    A model then fetches these columns only; a loss that does not say reads all. `@reading("advantages")`
-
-    Args:
-        columns: Their names.
-
-    Raises:
-        TypeError: One is no text.
-    """
-    for column in columns:
-        if not isinstance(column, str):
-            raise TypeError(f"reading() takes the names of columns, got {column!r:.60} of type {type(column).__name__}")
-
-    def mark(loss: F) -> F:
-        setattr(loss, "reads", columns)  # noqa: B010  a function has no such attribute for a type checker
-        return loss
-
-    return mark
-
-
 def total_and_count(
-    values: torch.Tensor, batch: Mapping[str, torch.Tensor], normalize: Normalization = "token"
+    values: torch.Tensor,
+    batch: Mapping[str, torch.Tensor],
+    normalize: Normalization = "token",
+    constant: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The numerator and the denominator of a mean; both add up over the parts of a batch, micro-batches and ranks.
 
@@ -108,9 +88,12 @@ def total_and_count(
         batch: As for `counted`; `sequence_ids` where it is packed.
         normalize: "token" is the mean over all counted tokens (DAPO, arXiv 2503.14476). "sequence" is the mean over
             sequences of the mean over their counted tokens (GRPO, arXiv 2402.03300); those without any are left out.
+            "constant" is the sum, divided by `constant` times the number of sequences, with those in which nothing
+            counts (Dr. GRPO, arXiv 2503.20783).
+        constant: Tokens by which "constant" divides, above 0, such as those of the longest answer.
 
     Raises:
-        ValueError: It is another word, or the values have another shape than the batch.
+        ValueError: It is another word, the values have another shape than the batch, or the constant is not above 0.
     """
     keep = counted(batch)
     if values.shape != keep.shape:
@@ -121,15 +104,30 @@ def total_and_count(
     values = torch.where(keep, values, 0)
     if normalize == "token":
         return values.sum(), keep.sum()
+    if normalize == "constant":
+        if constant is None or not constant > 0:
+            raise ValueError(f"normalize='constant' divides by constant=, tokens above 0, got {constant}")
+        return values.sum(), constant * _sequences(batch)
     if normalize != "sequence":
-        raise ValueError(f"a loss is normalised by 'token' or 'sequence', not {normalize!r}")
+        raise ValueError(f"a loss is normalised by 'token', 'sequence' or 'constant', not {normalize!r}")
     share = torch.where(keep, 1 / sequence_sums(torch.ones_like(values), batch).clamp(min=1), 0)
     return (values * share).sum(), share.sum().round()
 
 
+def _sequences(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Number of sequences that have a token."""
+    if "sequence_ids" in batch:  # a pack, in which each sequence begins with the position 0
+        return (batch["position_ids"] == 0).sum()
+    ids = batch["input_ids"]
+    return batch["attention_mask"].bool().any(1).sum() if "attention_mask" in batch else ids.new_tensor(len(ids))
+
+
 def average(
-    values: torch.Tensor, batch: Mapping[str, torch.Tensor], normalize: Normalization = "token"
+    values: torch.Tensor,
+    batch: Mapping[str, torch.Tensor],
+    normalize: Normalization = "token",
+    constant: float | None = None,
 ) -> torch.Tensor:
     """The mean of a loss; 0 where nothing counts. Arguments as for `total_and_count`."""
-    total, count = total_and_count(values, batch, normalize)
-    return total / count.clamp(min=1)
+    total, count = total_and_count(values, batch, normalize, constant)
+    return torch.where(count > 0, total / count.clamp(min=1e-30), 0.0 * total)

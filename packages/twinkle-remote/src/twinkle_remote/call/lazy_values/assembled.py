@@ -6,12 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, lazy_over
-from twinkle_remote.call.lazy_values.many_calls import ManyCalls
-from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.handed import HandedPiece, HandOver
-from twinkle_remote.protocol.served import JoiningStore, RowsOfRank
-from twinkle_remote.sessions.current import running
-from twinkle_remote.values.join import join_results
+from twinkle_remote.call.lazy_values.lazy_source import ManyCalls
+from twinkle_remote.rows.concat import concat_results
+from twinkle_remote.tables.nodes import Concat, Input, LazyArgument, StoredRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,8 +61,6 @@ def _check(piece: ResultRows) -> None:
     call = piece.call
     if piece.rank not in call.ranks:
         raise ValueError(f"{call.name} was called on ranks {list(call.ranks)}, not on {piece.rank}")
-    if call.spec.collect == "flatten" and call.spec.columns:
-        raise DispatchError(f"{call.name} returns a tuple of columns, of which no rows are taken: return a dict")
     rows = None
     if call.done() and not call.failed():
         rows = call.outcome(piece.rank).rows
@@ -102,16 +97,11 @@ class AssembledRows(ManyCalls):
         """Wait for all rows and fetch them to this process; see `Lazy.result`."""
         began = time.monotonic()
         self.wait(timeout)
-        store = running().backend.store
-        if isinstance(store, JoiningStore):
-            rows = [RowsOfRank(call.outcome(rank).payload, start, stop) for call, rank, start, stop in self._pieces]
-            value, size = store.get_joined(rows, timeout)
-            return self.calls[0].record.add_driver_fetched(value, size)
         values = []
         for call, rank, start, stop in self._pieces:
             outcome = call.outcome(rank)
-            values.append(call.fetch(outcome, timeout, began, HandedPiece(outcome.payload, start, stop)))
-        return join_results(values, f"{self.calls[0].name} result")
+            values.append(call.fetch(outcome, timeout, began, (range(start, stop), None)))
+        return concat_results(values, f"{self.calls[0].name} result")
 
     def describe(self) -> str:
         """Names of the calls, and the number of rows."""
@@ -123,10 +113,10 @@ class AssembledRows(ManyCalls):
         for call in self.calls:
             call.released()
 
-    def hand_over(self, offset: int) -> tuple[Sequence[tuple[PendingCall, int]], HandOver]:
+    def hand_over(self, offset: int) -> tuple[Sequence[tuple[PendingCall, int]], LazyArgument]:
         """The outcomes that a consumer reads, and the rows of each; see `LazySource`."""
         for call in self.calls:
             call.handed_on = True
-        windows = tuple([(piece.start, piece.stop) for piece in self._pieces])
+        parts = [StoredRows(Input(offset + i), range(one.start, one.stop)) for i, one in enumerate(self._pieces)]
         inputs = [(piece.call, piece.rank) for piece in self._pieces]
-        return inputs, HandOver(offset, offset + len(inputs), "rows", windows=windows)
+        return inputs, LazyArgument(Concat(tuple(parts), results=self.calls[0].name))

@@ -1,87 +1,57 @@
-"""Awaits a result in an event loop: a thread waits for the result, and a cancelled task ends at once."""
+"""Awaits calls in an event loop: a cancelled task ends at once, and the calls run on."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from contextvars import copy_context
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from twinkle_remote.call.pending.circles import CircleWatch
-from twinkle_remote.failures.ends import no_end
-from twinkle_remote.running import AWAITED, AwaitedCalls, task_of_loop
-from twinkle_remote.sessions.current import running
+from twinkle_remote.failures.report import no_end
+from twinkle_remote.waiting import earliest, seconds_to
 
 if TYPE_CHECKING:
-    from asyncio import Future
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending.circles import WaitedCall
+    from twinkle_remote.call.pending.pending_call import PendingCall
 
 R = TypeVar("R")
-_SLICE_SECONDS = 0.5
 
 
-async def answer_of(calls: Sequence[WaitedCall], ends_within: Callable[[float], bool], result: Callable[[], R]) -> R:
-    """Await a result.
+async def answer_of(calls: Sequence[PendingCall], result: Callable[[], R]) -> R:
+    """Await calls, and read their result in a thread: it may be large, and lie elsewhere.
 
     Args:
-        calls: The calls of which the first to end brings it.
-        ends_within: Waits for at most the given seconds; returns whether `result` can return without waiting.
+        calls: They are over before `result` is called, or the first of them has failed or is late.
         result: Returns the value, or raises.
-
-    Raises:
-        CircularCallError: A worker's task awaits it, and it waits for that task.
     """
-    turn = task_of_loop()
-    if turn is None:
-        return await _future_of(ends_within, result, None)
-    from asyncio import current_task  # half of the import time of this package
+    from asyncio import to_thread  # half of the import time of this package
 
-    watch = CircleWatch(calls, running().backend, limited=False, awaiting=turn)
-    task, awaited = current_task(), AwaitedCalls(watch.ways)
-    assert task is not None
-    AWAITED[task] = awaited
-    try:
-        return await _future_of(ends_within, result, watch)
-    finally:
-        AWAITED.pop(task, None)
-        if awaited.shown:
-            turn.worker.refresh_waits()
-
-
-def _future_of(ends_within: Callable[[float], bool], result: Callable[[], R], circles: CircleWatch | None) -> Future[R]:
-    """A future of the running event loop for a result."""
-    from asyncio import get_running_loop  # as above
-
-    loop = get_running_loop()
-    future: Future[R] = loop.create_future()
-
-    def resolve(value: R | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(value)  # type: ignore[arg-type]  # without an error there is a value
-        else:
-            future.set_exception(no_end(error) if isinstance(error, StopIteration) else error)  # as PEP 479
-
-    def wait_until_over() -> bool:
-        while not ends_within(_SLICE_SECONDS):
-            if future.done():  # cancelled: nothing is fetched, and a failure stays unseen
-                return False
-            if circles is not None:
-                circles.look()
-        return not future.done()
-
-    def serve() -> None:
-        value, error = None, None
+    def raised_or_value() -> tuple[R | None, BaseException | None]:
         try:
-            value = result() if wait_until_over() else None
-        except BaseException as raised:  # every exception goes to the awaiting task
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(resolve, value, error)
+            return result(), None
+        except StopIteration as error:
+            return None, no_end(error)  # as PEP 479
 
-    # A daemon thread, because the end of the loop or of the program waits for the threads of an executor.
-    threading.Thread(target=copy_context().run, args=(serve,), name="twinkle-await", daemon=True).start()
-    return future
+    await _over(calls)
+    value, error = await to_thread(raised_or_value)
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # without an error there is a value
+
+
+async def _over(calls: Sequence[PendingCall]) -> None:
+    """Await that all calls are over, or one has failed or is late."""
+    from asyncio import Event, get_running_loop, wait_for  # as above
+
+    loop, answered = get_running_loop(), Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(answered.set)
+
+    for call in calls:
+        call.when_over(tell)
+    while not (all(call.is_over for call in calls) or any(call.failed() or call.overdue() for call in calls)):
+        answered.clear()
+        until = earliest([call.next_deadline() for call in calls])
+        with suppress(TimeoutError):  # a deadline has passed, which the loop looks at
+            await wait_for(answered.wait(), None if until is None else seconds_to(until))

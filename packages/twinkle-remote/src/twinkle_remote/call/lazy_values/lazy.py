@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from twinkle_remote.call.lazy_values.alive_lazies import ALIVE
 from twinkle_remote.call.lazy_values.awaiting import answer_of
-from twinkle_remote.call.lazy_values.call_result import CallResult
 from twinkle_remote.call.lazy_values.lazy_operators import LazyOperators
+from twinkle_remote.call.lazy_values.lazy_source import CallResult
 from twinkle_remote.errors import TwinkleError
-from twinkle_remote.failures.frames import plain_interrupt
-from twinkle_remote.interpreter_end import unless_ending
-from twinkle_remote.values.rows import PLAIN
-from twinkle_remote.values.snapshot import snapshot
+from twinkle_remote.failures.frames import users_part
+from twinkle_remote.rows.cut import PLAIN
+from twinkle_remote.rows.plain import map_parts, snapshot
+from twinkle_remote.running import ALIVE, any_lazy
+from twinkle_remote.sessions.current import raise_not_retrieved
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
     from twinkle_remote.call.lazy_values.lazy_source import LazySource
     from twinkle_remote.call.pending.pending_call import PendingCall
-    from twinkle_remote.protocol.handed import HandOver
+    from twinkle_remote.tables.nodes import LazyArgument
+
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -64,10 +67,10 @@ class Lazy(LazyOperators, Generic[R]):
         """
         if self._value is None:
             try:
-                with plain_interrupt():
-                    self._value = (cast("R", self._source.value(timeout)),)
+                raise_not_retrieved()
+                self._value = (cast("R", self._source.value(timeout)),)
             except TwinkleError as error:
-                raise error.with_traceback(None) from error.__cause__  # hides the frames of this package
+                raise error.with_traceback(users_part(error.__traceback__)) from error.__cause__
         return self._value[0]
 
     def hand_over(self) -> R:
@@ -77,9 +80,9 @@ class Lazy(LazyOperators, Generic[R]):
     def cancel(self) -> None:
         """Cancel the call if it has not ended; return at once. A call that is done does not change.
 
-        A coroutine, or a step of an async generator, is cancelled at its next await. A `def` method that has not begun
-        does not run, and its result raises `CallCancelledError`. A `def` method that has begun runs to its end. So does
-        a collective method (`collective=True`) of several ranks, because some of them may have begun.
+        A coroutine is cancelled at its next await. A `def` method that has not begun does not run, and its result
+        raises `CallCancelledError`. A `def` method that has begun runs to its end. So does a collective method
+        (`collective=True`) of several ranks, because some of them may have begun.
 
         Raises:
             ValueError: It stands for rows of several calls, such as a stream's batch.
@@ -94,13 +97,6 @@ class Lazy(LazyOperators, Generic[R]):
         return self._value is not None or self._source.done()
 
     @property
-    def data_rank(self) -> int:
-        """The data rank of a piece of `as_completed` or of a generator's item; the value's own attribute elsewhere."""
-        calls = self._source.calls
-        rank = calls[0].data_rank if len(calls) == 1 else None
-        return cast("int", cast("Any", self.result()).data_rank) if rank is None else rank
-
-    @property
     def info(self) -> Any:
         """The `RowsInfo` of a batch that a stream delivered; the value's own attribute elsewhere."""
         return cast("Any", self.result()).info if self._rows is None else self._rows
@@ -108,11 +104,12 @@ class Lazy(LazyOperators, Generic[R]):
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker without fetching the value; raises the same errors as `result`."""
         if self._value is None:
-            with plain_interrupt():
-                self._source.wait(timeout)
+            raise_not_retrieved()
+            self._source.wait(timeout)
 
-    @unless_ending
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():  # the names of modules are gone, and all that it would end
+            return
         ALIVE.discard(id(self))
         try:
             source = self._source
@@ -121,17 +118,11 @@ class Lazy(LazyOperators, Generic[R]):
         source.released()
 
     def __await__(self) -> Generator[Any, None, R]:
-        return answer_of(self._source.calls, self._source.ends_within, self.result).__await__()
+        return answer_of(self._source.calls, self.result).__await__()
 
     def __repr__(self) -> str:
         state = "fetched" if self._value is not None else self._source.state()
         return f"<Lazy {self._source.describe()}, {state}>"
-
-    def _repr_html_(self) -> str:
-        """The call, its state, and a value that is here already, for a notebook; never waits and never fetches."""
-        from twinkle_remote.call.lazy_values.notebook import lazy_html  # its import takes milliseconds
-
-        return lazy_html(self._source, self._value)
 
     def __str__(self) -> str:
         return str(self.result())
@@ -158,15 +149,10 @@ class Lazy(LazyOperators, Generic[R]):
             raise TypeError(f"{self!r} is not saved itself, but its value is: torch.save(get(x), path)")
         return operator.getitem, ((self.result(),), 0)
 
-    def __replace__(self, **changes: Any) -> Any:
-        """`copy.replace` of the value."""
-        return cast("Any", self.result()).__replace__(**changes)
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and name not in _NAMED_TUPLE:
             raise AttributeError(f"{name} is private, and not read through a lazy result: use its value, get(x)")
-        with plain_interrupt():
-            return getattr(self.result(), name)
+        return getattr(self.result(), name)
 
     def __setitem__(self, key: object, item: object) -> None:
         raise TypeError(f"{self!r} stands for what is on the workers: change a value of your own, x = get(lazy)")
@@ -211,7 +197,7 @@ def lazy_part(lazy: Lazy[R], call: PendingCall) -> Lazy[R]:
     return Lazy(call, lazy._source.itself if isinstance(lazy._source, CallResult) else None)
 
 
-def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[tuple[PendingCall, int]], HandOver]:
+def hand_over(lazy: Lazy[Any], offset: int) -> tuple[Sequence[tuple[PendingCall, int]], LazyArgument]:
     """The call and the rank of each outcome that a consumer reads, and how the outcomes become the value.
 
     Args:
@@ -227,3 +213,84 @@ _STAYS: frozenset[Any] = PLAIN | {Lazy}
 def as_now(value: T) -> T:
     """A value as it is now, for a later reader: its owner may write to it. Lazy results in it stay themselves."""
     return cast("T", snapshot(value, keep=True, frozen=False, leave=_STAYS))
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+K = TypeVar("K")
+
+
+@overload
+def get(value: Lazy[T], timeout: float | None = None) -> T: ...
+@overload
+def get(value: list[Lazy[T]], timeout: float | None = None) -> list[T]: ...
+@overload
+def get(value: tuple[Lazy[A], Lazy[B]], timeout: float | None = None) -> tuple[A, B]: ...
+@overload
+def get(value: tuple[Lazy[A], Lazy[B], Lazy[C]], timeout: float | None = None) -> tuple[A, B, C]: ...
+@overload
+def get(value: tuple[Lazy[T], ...], timeout: float | None = None) -> tuple[T, ...]: ...
+@overload
+def get(value: dict[K, Lazy[T]], timeout: float | None = None) -> dict[K, T]: ...
+@overload
+def get(value: Coroutine[Any, Any, T], timeout: float | None = None) -> T: ...
+@overload
+def get(value: T, timeout: float | None = None) -> T: ...
+def get(value: Any, timeout: float | None = None) -> Any:
+    """The value of a lazy result, in every mode; other values are returned unchanged.
+
+    Args:
+        value: A lazy result, or lists, tuples, mappings and dataclasses with lazy results inside, at any depth.
+        timeout: Seconds to wait for all of them together, in addition to the calls' deadlines; None adds no limit.
+
+    Raises:
+        RemoteCallError: A worker raised; the error is also an instance of the raised type.
+        WorkerDiedError: A worker was lost.
+        CallTimeoutError: The time is over.
+        CollectError: The results do not fit the function's collect.
+        ValueError: The value contains itself.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+
+    def result(lazy: Lazy[Any]) -> Any:
+        return lazy.result(None if until is None else max(0.0, until - time.monotonic()))
+
+    try:
+        return replace_lazy(value, result)
+    except RecursionError as error:
+        if isinstance(error, TwinkleError):  # a method has raised it
+            raise
+        raise ValueError(
+            f"a {type(value).__name__} contains itself, or is nested too deeply to look for lazy results in it"
+        ) from None
+
+
+def replace_lazy(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
+    """A value with each lazy result inside replaced by `new(lazy)`; the value itself if there is none.
+
+    Raises:
+        RecursionError: The value contains itself.
+    """
+    return _replaced(value, new) if any_lazy() else value
+
+
+def _replaced(value: Any, new: Callable[[Lazy[Any]], Any]) -> Any:
+    def walk(part: Any) -> Any:
+        kind = type(part)
+        if kind in PLAIN:
+            return part
+        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
+            return part
+        return new(part) if kind is Lazy else map_parts(part, walk, walk_subclass)
+
+    def walk_subclass(leaf: Any) -> Any:
+        """Make a plain list or tuple of a subclass if it contains a lazy result."""
+        if not isinstance(leaf, list | tuple):
+            return leaf
+        items = list(leaf)
+        plain: Any = items if isinstance(leaf, list) else tuple(items)
+        fresh = walk(plain)
+        return leaf if fresh is plain else fresh
+
+    return walk(value)

@@ -3,95 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import math
 import operator
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.failures.frames import plain_interrupt
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-class LazyOperators:
-    """Applies each operator to the value; a lazy operand is replaced by its value too."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def result(self, timeout: float | None = None) -> Any:
-        """The value."""
-
-    if TYPE_CHECKING:  # declares for type checkers what is set below
-
-        def __eq__(self, other: object) -> Any: ...
-        def __ne__(self, other: object) -> Any: ...
-        def __hash__(self) -> int: ...
-        def __len__(self) -> int: ...
-        def __bool__(self) -> bool: ...
-        def __int__(self) -> int: ...
-        def __float__(self) -> float: ...
-        def __complex__(self) -> complex: ...
-        def __index__(self) -> int: ...
-        def __round__(self, digits: int = 0) -> Any: ...
-        def __trunc__(self) -> int: ...
-        def __floor__(self) -> int: ...
-        def __ceil__(self) -> int: ...
-        def __reversed__(self) -> Iterator[Any]: ...
-        def __contains__(self, item: Any) -> bool: ...
-        def __getitem__(self, key: Any) -> Any: ...
-        def __neg__(self) -> Any: ...
-        def __pos__(self) -> Any: ...
-        def __abs__(self) -> Any: ...
-        def __invert__(self) -> Any: ...
-        def __lt__(self, other: Any) -> Any: ...
-        def __le__(self, other: Any) -> Any: ...
-        def __gt__(self, other: Any) -> Any: ...
-        def __ge__(self, other: Any) -> Any: ...
-        def __add__(self, other: Any) -> Any: ...
-        def __radd__(self, other: Any) -> Any: ...
-        def __sub__(self, other: Any) -> Any: ...
-        def __rsub__(self, other: Any) -> Any: ...
-        def __mul__(self, other: Any) -> Any: ...
-        def __rmul__(self, other: Any) -> Any: ...
-        def __truediv__(self, other: Any) -> Any: ...
-        def __rtruediv__(self, other: Any) -> Any: ...
-        def __floordiv__(self, other: Any) -> Any: ...
-        def __rfloordiv__(self, other: Any) -> Any: ...
-        def __mod__(self, other: Any) -> Any: ...
-        def __rmod__(self, other: Any) -> Any: ...
-        def __divmod__(self, other: Any) -> Any: ...
-        def __rdivmod__(self, other: Any) -> Any: ...
-        def __pow__(self, other: Any, modulo: Any = None) -> Any: ...
-        def __rpow__(self, other: Any) -> Any: ...
-        def __matmul__(self, other: Any) -> Any: ...
-        def __rmatmul__(self, other: Any) -> Any: ...
-        def __lshift__(self, other: Any) -> Any: ...
-        def __rlshift__(self, other: Any) -> Any: ...
-        def __rshift__(self, other: Any) -> Any: ...
-        def __rrshift__(self, other: Any) -> Any: ...
-        def __and__(self, other: Any) -> Any: ...
-        def __rand__(self, other: Any) -> Any: ...
-        def __or__(self, other: Any) -> Any: ...
-        def __ror__(self, other: Any) -> Any: ...
-        def __xor__(self, other: Any) -> Any: ...
-        def __rxor__(self, other: Any) -> Any: ...
-
-    def __iter__(self) -> Iterator[Any]:
-        with plain_interrupt():
-            return iter(self.result())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        numpy = importlib.import_module("numpy")
-        if copy is None:
-            return numpy.asarray(self.result(), dtype=dtype)
-        return numpy.array(self.result(), dtype=dtype, copy=copy)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Apply a torch function to the values of lazy results."""
-        return function(*_plain_within(args), **_plain_within(kwargs or {}))
 
 
 def _plain(value: Any) -> Any:
@@ -104,30 +21,76 @@ def _plain_within(value: Any) -> Any:
     return {key: _plain_within(item) for key, item in value.items()} if type(value) is dict else _plain(value)
 
 
-def _forward(function: Any) -> Any:
+def _of(function: Any) -> Any:
+    """The method that applies a function to the value."""
+
     def method(self: LazyOperators, *args: Any) -> Any:
-        with plain_interrupt():
-            return function(self.result(), *map(_plain, args))
+        return function(self.result(), *map(_plain, args))
 
     return method
 
 
-def _forward_reflected(function: Any) -> Any:
+def _reflected(function: Any) -> Any:
+    """The method of the right operand."""
+
     def method(self: LazyOperators, other: Any) -> Any:
-        with plain_interrupt():
-            return function(_plain(other), self.result())
+        return function(_plain(other), self.result())
 
     return method
 
 
-_UNARY = ("neg", "pos", "abs", "index", "invert")
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "lshift", "rshift", "and_", "or_", "xor")
-_OTHER = ("eq", "ne", "lt", "le", "gt", "ge", "contains", "getitem")
-for _name in (*_UNARY, *_BINARY, *_OTHER):
-    setattr(LazyOperators, f"__{_name.rstrip('_')}__", _forward(getattr(operator, _name)))
-for _name in _BINARY:
-    setattr(LazyOperators, f"__r{_name.rstrip('_')}__", _forward_reflected(getattr(operator, _name)))
-for _kind in (len, bool, int, float, complex, round, reversed, divmod, pow, math.trunc, math.floor, math.ceil):
-    setattr(LazyOperators, f"__{_kind.__name__}__", _forward(_kind))
-for _both in (divmod, pow):
-    setattr(LazyOperators, f"__r{_both.__name__}__", _forward_reflected(_both))
+class LazyOperators:
+    """Applies each operator to the value; a lazy operand is replaced by its value too."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def result(self, timeout: float | None = None) -> Any:
+        """The value."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.result())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        numpy = importlib.import_module("numpy")
+        if copy is None:
+            return numpy.asarray(self.result(), dtype=dtype)
+        return numpy.array(self.result(), dtype=dtype, copy=copy)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Apply a torch function to the values of lazy results."""
+        return function(*_plain_within(args), **_plain_within(kwargs or {}))
+
+    __len__: Any = _of(len)
+    __bool__: Any = _of(bool)
+    __int__: Any = _of(int)
+    __float__: Any = _of(float)
+    __round__: Any = _of(round)
+    __index__: Any = _of(operator.index)
+    __neg__: Any = _of(operator.neg)
+    __abs__: Any = _of(operator.abs)
+    __contains__: Any = _of(operator.contains)
+    __getitem__: Any = _of(operator.getitem)
+    __eq__: Any = _of(operator.eq)
+    __ne__: Any = _of(operator.ne)
+    __lt__: Any = _of(operator.lt)
+    __le__: Any = _of(operator.le)
+    __gt__: Any = _of(operator.gt)
+    __ge__: Any = _of(operator.ge)
+    __add__: Any = _of(operator.add)
+    __sub__: Any = _of(operator.sub)
+    __mul__: Any = _of(operator.mul)
+    __truediv__: Any = _of(operator.truediv)
+    __floordiv__: Any = _of(operator.floordiv)
+    __mod__: Any = _of(operator.mod)
+    __pow__: Any = _of(operator.pow)
+    __matmul__: Any = _of(operator.matmul)
+    __radd__: Any = _reflected(operator.add)
+    __rsub__: Any = _reflected(operator.sub)
+    __rmul__: Any = _reflected(operator.mul)
+    __rtruediv__: Any = _reflected(operator.truediv)
+    __rfloordiv__: Any = _reflected(operator.floordiv)
+    __rmod__: Any = _reflected(operator.mod)
+    __rpow__: Any = _reflected(operator.pow)
+    __rmatmul__: Any = _reflected(operator.matmul)

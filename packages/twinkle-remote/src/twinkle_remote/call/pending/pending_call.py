@@ -1,39 +1,44 @@
-"""A call in flight: its replies, its deadline, and its errors."""
+"""A call in flight: its replies, its deadline and its failures, in one class.
+
+A call runs from the start, and ends by its outcomes or by the end of the session. Each reply is taken in by the thread
+that answers; nothing polls. Its failure is retrieved where it is raised to a caller.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.pending.call_deadline import CallDeadline, earliest, seconds_to
-from twinkle_remote.call.pending.call_failures import CallFailures
-from twinkle_remote.call.pending.call_replies import CallReplies
-from twinkle_remote.call.pending.circles import CircleWatch
-from twinkle_remote.call.pending.reading import read_outcome
-from twinkle_remote.call.whole_rows import warn_whole
+from twinkle_remote.call.collect import read_outcome, warn_whole
+from twinkle_remote.call.pending.causes import as_raised, cause_of, first_cause, wait_for_a_source
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.capture import was_cancelled
-from twinkle_remote.failures.lost_peer import seconds_for_cause
-from twinkle_remote.failures.raising import raise_failures
-from twinkle_remote.protocol.own_calls import UnseenFailure
-from twinkle_remote.protocol.spec import collected_elsewhere
-from twinkle_remote.sessions.telemetry.stats import CallRecord
+from twinkle_remote.failures.report import raise_failures, seconds_for_cause
+from twinkle_remote.running import own_turn, refuse_own_rank
+from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
-    from twinkle_remote.call.pending.call_runtime import CallRuntime
+    from twinkle_remote.call.send import SentTasks
     from twinkle_remote.protocol.backend import Reply, WorkerGroup
     from twinkle_remote.protocol.call import Call
-    from twinkle_remote.protocol.component import Component
     from twinkle_remote.protocol.failure import Failure
-    from twinkle_remote.protocol.handed import HandedPiece
     from twinkle_remote.protocol.messages import Outcome
-    from twinkle_remote.protocol.served import SentCall
+    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.telemetry.stats import CallRecord
+    from twinkle_remote.tables.nodes import Piece
+
+_LOGGER = logging.getLogger("twinkle")
+SLOW_SECONDS = 60.0  # of a wait, after which it says once what it waits for
 
 
-class PendingCall:
-    """One remote call, composed of its replies, its deadline and its failures; several threads may wait for it.
+class PendingCall(Awaited):
+    """One remote call; several threads may wait for it.
 
     Args:
         runtime: The runtime of the call.
@@ -41,134 +46,140 @@ class PendingCall:
         sent: The call on its way.
         record: Record of its times and bytes.
         sources: Calls whose lazy results are its arguments, or the call of which it reads some answers.
-        until: Its deadline in monotonic seconds, if it does not begin now.
+        repeats: Its source is the same call.
+        held: Its caller waits for it, or has a lazy result of it.
+        prefetched: It runs in the background: a session does not wait for it, and does not log or raise its failure.
 
     Attributes:
-        seen: Its failure was raised to a caller.
-        held: Its lazy result exists, so that its failure can still be read.
-        awaited: Number of callers that wait for it now.
+        ranks: The called ranks, ascending.
+        failures: What its ranks have raised so far, in completion order.
+        sources: As given; none any more when it has ended well.
+        known_cause: See `cause_of`.
+        deadline: Its own, in monotonic seconds; None without one.
+        seen: Its failure was retrieved.
+        held: Its failure can still be retrieved; otherwise as given.
         handed_on: Its result was passed to another call, which fails with it.
-        logged: Its failure was logged, because no caller had waited for it.
-        prefetched: It was made ahead of its use: a session does not wait for it, and does not log or raise its failure.
-        group_name: Name of the called group.
-        on_failures: Called with the outcomes of ranks that failed, as they arrive; None if nobody asks.
-        failing: Its failures.
-        deadline: Its deadline, and those of its sources.
-        data_rank: Its data rank, if it is a part of a call or of a generator's items; None for a whole call.
+        prefetched: As given.
+        on_failures: Called with the outcome of each rank that fails.
+        made_in: The turn of the `def` method that has made it; None elsewhere.
     """
 
     def __init__(
         self,
-        runtime: CallRuntime,
+        runtime: Runtime,
         call: Call,
-        sent: SentCall,
+        sent: SentTasks,
         record: CallRecord,
         sources: Sequence[PendingCall] = (),
-        until: float | None = None,
+        *,
+        repeats: bool = False,
+        held: bool = False,
+        prefetched: bool = False,
     ) -> None:
+        super().__init__()
         self.call, self.record = call, record
-        self.name = call.name
-        self.spec = call.spec if sent.of_ranks else collected_elsewhere(call.spec)
-        self.mesh = call.mesh
-        self.seen = self.held = self.handed_on = self.logged = self.prefetched = False
-        self.awaited = 0
-        self.data_rank: int | None = None
+        self.name, self.line, self.mesh = call.name, call.line, call.mesh
+        self.spec = call.spec
         self.group_name = call.component.group
-        self._group = runtime.backend.group(self.group_name)
-        self._each = sent.each
-        self._withdrawn = False
-        self._runtime, self._sent = runtime, sent
+        self.held, self.prefetched = held, prefetched
+        self.seen = self.handed_on = self._withdrawn = False
+        self.made_in = own_turn()
         self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
-        self.failing: CallFailures[PendingCall] = CallFailures(sources)
-        self._replies = CallReplies(runtime.backend, sent, record)
-        self.ranks = self._replies.ranks
-        if until is None and call.deadline is not None:
-            until = time.monotonic() + call.deadline
-        self.deadline: CallDeadline = CallDeadline(until, [source.deadline for source in sources])
+        self.failures: list[Failure] = []
+        self.sources = tuple(sources)
+        self.ranks = tuple([reply.rank for reply in sent.replies])
+        self.deadline = None if call.deadline is None else time.monotonic() + call.deadline
+        self._first_deadline: float | None = earliest([self.deadline, *[source._first_deadline for source in sources]])
+        self.repeats, self._failed_at = repeats, 0.0  # wall clock
+        self.known_cause: PendingCall | None = None
+        self._runtime, self._sent, self._each = runtime, sent, sent.each
+        self._group = runtime.backend.group(self.group_name)
+        self._of_rank: Mapping[int, Reply] = {reply.rank: reply for reply in sent.replies}
+        self._outcomes: dict[int, Outcome] = {}
+
+    def listen(self) -> None:
+        """Take in the replies from now on: in the threads that answer, those that are there in this one."""
+        for reply in self._of_rank.values():
+            reply.add_done_callback(partial(self._arrived, reply.rank))
+
+    def _arrived(self, rank: int, reply: Future[Outcome]) -> None:
+        failed = (outcome := reply.result()).failure is not None
+        with self._lock:
+            self.record.add([outcome])
+            if failed:
+                known = [one for one in (*self._outcomes.values(), outcome) if one.failure is not None]
+                ends = sorted(known, key=_end)
+                self.failures = [one.failure for one in ends if one.failure is not None]
+                self._failed_at = self._failed_at or _end(ends[0])[0] or time.time()
+            self._outcomes[rank] = outcome  # after its failure: who finds the call done, without a lock, finds that too
+            ended = len(self._outcomes) == len(self._of_rank)
+        if failed and self.on_failures is not None:
+            self.on_failures((outcome,))
+        if ended:
+            self._completed()
+        elif failed:
+            self._runtime.call_failed(self)
+        if ended or failed:
+            self.end_waits()
+        self._tell(last=ended)
 
     @property
-    def line(self) -> str:
-        """File and line of the caller."""
-        return self.call.line
-
-    @property
-    def origin(self) -> tuple[CallRuntime, WorkerGroup]:
+    def origin(self) -> tuple[Runtime, WorkerGroup]:
         """Its runtime and its group."""
         return self._runtime, self._group
 
-    def by_rank(self) -> PendingCall:
-        """The same call, whose ranks' answers are read one by one; they are asked for where they are elsewhere."""
-        if self._sent.of_ranks:
-            return self
-        record = CallRecord(self.name, self.group_name, len(self.call.ranks))
-        sent = self._sent.by_rank(self.call.ranks)
-        call = PendingCall(self._runtime, self.call, sent, record, [self], self.deadline.at)
-        call.failing.repeats = call.prefetched = True
-        return call
-
     def replies(self) -> Sequence[Reply]:
         """The replies of all ranks."""
-        return tuple(self._replies.of_rank.values())
+        return tuple(self._of_rank.values())
 
     def reply(self, rank: int) -> Reply:
         """The reply of one rank, as an input for a consumer's task."""
-        return self._replies.of_rank[rank]
+        return self._of_rank[rank]
 
     def pending(self) -> Sequence[Reply]:
-        """Replies that are not known to be done."""
-        return tuple(self._replies.pending)
+        """Replies whose answers were not taken in."""
+        return [reply for rank, reply in self._of_rank.items() if rank not in self._outcomes]
 
     def outcome(self, rank: int) -> Outcome:
         """The outcome of one rank, after `wait`."""
-        return self._replies.outcomes[rank]
+        return self._outcomes[rank]
 
     def ended(self) -> Sequence[bool]:
         """For each rank, whether its iterator is at its end; after `wait`."""
-        return [self._replies.outcomes[rank].ended for rank in self.ranks]
+        return [self._outcomes[rank].ended for rank in self.ranks]
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
-        if self._replies.pending and not self._runtime.closed:
-            self._reap(0.0)
-        return not self._replies.pending
+        return len(self._outcomes) == len(self._of_rank)
 
     def failed(self) -> bool:
         """Whether a worker is known to have failed; never waits."""
-        return bool(self.failing.known)
+        return bool(self.failures)
 
-    def first_failure(self) -> Failure:
-        """The first known failure, or its cause; there is one."""
-        return self.failing.as_seen()[0]
+    def label(self, rank: int) -> str:
+        """The short name of a called worker."""
+        return self.call.label(self._group.info(rank))
 
-    def built(self) -> Component:
-        """The component that it has built, after `wait`."""
-        return self._sent.built(self.call.component)
-
-    def cancel(self) -> None:
-        """Cancel it on the ranks that have not answered, if it runs on their event loops; returns at once."""
-        if self._replies.pending and not self._runtime.closed:
-            self._sent.cancel(self._replies.pending)
-
-    def withdraw(self) -> None:
-        """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as seen."""
-        if self.done() or self._runtime.closed:
-            return
-        self._expect_cancelled()
-        if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
-            self._sent.withdraw(self._replies.pending)
+    def state(self) -> str:
+        """A short text of the call's state; never waits."""
+        if self.done() or self.failures:
+            return "failed" if self.failures else "done"
+        if self._runtime.closed:
+            return "lost at shutdown"
+        return f"{len(self._outcomes)} of {len(self.ranks)} workers done"
 
     @property
     def each(self) -> bool | None:
         """Whether every called rank received rows of its own; None if that is not known yet."""
-        if self._each is None and not self._replies.pending:
-            self._each = any(outcome.rows_given is not None for outcome in self._replies.outcomes.values())
-            with_rows = any(outcome.rows is not None for outcome in self._replies.outcomes.values())
+        if self._each is None and self.done():
+            self._each = any(outcome.rows_given is not None for outcome in self._outcomes.values())
+            with_rows = any(outcome.rows is not None for outcome in self._outcomes.values())
             if not self._each and with_rows and len(self.ranks) > 1 and self.spec.collect == "flatten":
                 warn_whole(self.name, "a lazy argument that is no list", len(self.ranks))
         return self._each
 
     def fetch(
-        self, outcome: Outcome, limit: float | None = None, began: float | None = None, piece: HandedPiece | None = None
+        self, outcome: Outcome, limit: float | None = None, began: float | None = None, piece: Piece | None = None
     ) -> Any:
         """The value of an outcome, or a piece of it, on this process.
 
@@ -181,56 +192,32 @@ class PendingCall:
         Raises:
             CallTimeoutError: It was not read in time; the call is done, and it can be read again.
         """
-        self._check_open()
+        self.check_open()
         seconds = None if began is None else earliest((limit, self.spec.timeout))
         value, size = read_outcome(self, self._runtime.backend.store, outcome, piece, seconds, began or 0.0)
         return self.record.add_driver_fetched(value, size)
 
-    def failed_at(self) -> float:
-        """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""
-        if self.failing.known or self.deadline.at is None:
-            return self.failing.at
-        return time.time() - (time.monotonic() - self.deadline.at)
+    def cancel(self) -> None:
+        """Cancel it on the event loops of ranks that have not answered; returns at once."""
+        if not self.done() and not self._runtime.closed:
+            self._sent.cancel(self.pending())
 
-    def failure_text(self) -> str:
-        """The known failure in one line."""
-        if not self.failing.known:
-            return f"{self.name} on {self.call.where()} is past its deadline; called from {self.line}"
-        first = self.first_failure()
-        what = f"{first.method or self.name} on {first.label}: {first.type_name}: {first.message}"
-        return f"{what}; called from {self.line}"
-
-    def unseen(self) -> bool:
-        """Whether it failed or is late, and no caller has seen that failure or its cause."""
-        if self.seen or self.prefetched or not (self.failing.matter_to(self.call.kind) or self.late()):
-            return False
-        return not any(call.seen for call in self._behind(lambda call: call.failed() or call.late()))
-
-    def unseen_failure(self) -> UnseenFailure:
-        """Its failure or lateness, in a form that pickles; from now on it counts as seen."""
-        self._see()
-        late = None if self.failing.known else self.lateness(self.spec.timeout)
-        failures = tuple(self.failing.as_seen())
-        return UnseenFailure(self.name, self.group_name, self.line, self.failed_at(), failures, late)
+    def withdraw(self) -> None:
+        """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as retrieved."""
+        if self.done() or self._runtime.closed:
+            return
+        self._expect_cancelled()
+        if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
+            self._sent.withdraw(self.pending())
 
     def released(self) -> None:
-        """Called when its lazy result is deleted; a failure that no caller has seen is kept and logged."""
+        """Called when its lazy result is deleted; a failure that nobody has retrieved is kept and logged."""
         self.held = False
-        if self.failing.known and not self._replies.pending:
+        if self.failures and self.done():
             self._runtime.call_completed(self)
 
-    def late(self) -> bool:
-        """Whether the deadline passed before every worker had answered."""
-        return self.deadline.has_passed() and not self.done()
-
-    def overdue(self) -> PendingCall | None:
-        """The late call that it waits for, at any number of steps, or itself if it is late; None without one."""
-        if not self.deadline.may_have_passed() or self.failed() or self.done():
-            return None
-        return next((call for call in reversed(self.waited_for()) if call.late()), None)
-
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for every worker.
+        """Wait for every worker: their answers, the deadline, `timeout` or the end of the session frees it.
 
         Args:
             timeout: Seconds to wait, in addition to the call's own deadline; None adds no limit.
@@ -239,100 +226,158 @@ class PendingCall:
             RemoteCallError: A worker raised; the first failure in completion order is raised at once, with the others
                 under it.
             WorkerDiedError: A worker was lost.
-            CircularCallError: It waits for a worker that waits for the running task.
+            CircularCallError: It needs the rank of the running `def` method, which runs nothing else until that ends.
             CallTimeoutError: The time of this call, or of a call that its arguments wait for, is over; names the ranks
                 that are done and those that are not.
             NotInitializedError: It was in flight at a shutdown.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        self.awaited += 1
         try:
-            with CircleWatch([self], self._runtime.backend, limited=until is not None) as circles:
-                while self._replies.pending and not self.failing.known:
-                    self._wait_a_while(timeout, until, circles)
-            if self.failing.known:
+            if not self.is_over:
+                self.check_open()
+                refuse_own_rank(self.waited_for())
+                self._wait_until_over(timeout, until)
+            if self.failures:
                 self._wait_for_the_cause()
-                if self._replies.pending and not self._runtime.closed:
-                    self._reap(0.0)
+            elif not self.done():
+                self.check_open()
         except KeyboardInterrupt:
             if self.spec.on_loop:
                 self._expect_cancelled()
             self.cancel()
             raise
-        finally:
-            self.awaited -= 1
-        if self.failing.known:
+        if self.failures:
             if self.first_failure().died:  # a worker that a shutdown has ended did not die
-                self._check_open()
+                self.check_open()
             self._raise_failures()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for at most `seconds` without raising; returns whether `wait` would now return at once.
+        """Wait for at most `seconds` without raising; returns whether `wait` would now return at once."""
+        wait_for_one([self], time.monotonic() + seconds)
+        return self.is_over or bool(self.overdue())
 
-        Args:
-            seconds: At or above 0.
-        """
-        until = time.monotonic() + seconds
-        self.awaited += 1
-        try:
-            while not self._is_over():
-                if not self._reap(seconds_to((until, *self._deadlines()))) and time.monotonic() >= until:
-                    break
-        finally:
-            self.awaited -= 1
-        return self._is_over()
-
-    def _is_over(self) -> bool:
-        answered = not self._replies.pending or self.failed()
-        return answered or self._runtime.closed or self.overdue() is not None
-
-    def _wait_a_while(self, timeout: float | None, until: float | None, circles: CircleWatch) -> None:
-        """Wait until a worker has answered or a time limit is reached."""
-        self._check_open()
-        if self._reap(seconds_to((until, circles.due, *self._deadlines()))):
-            return
-        self._check_open()
-        if (call := self.overdue()) is not None:
-            self._mark_seen()
-            call._see()
-            late = call.lateness(call.spec.timeout)
-            call.cancel()
-            raise late
-        if until is not None and time.monotonic() >= until:
-            raise self.lateness(timeout)
-        circles.look()
-
-    def waited_for(self) -> Sequence[PendingCall]:
-        """The calls whose workers must answer before it is done: itself, and those that make its arguments."""
-        return [self, *self._behind(lambda call: bool(call._replies.pending))]
+    def _wait_until_over(self, timeout: float | None, until: float | None) -> None:
+        """Wait until it is over, or raise that a time limit is reached; a long wait says once what it waits for."""
+        slow: float | None = time.monotonic() + SLOW_SECONDS
+        while not self.is_over:
+            wait_for_one([self], earliest((until, slow)))
+            if self.is_over:
+                return
+            if (call := self.overdue()) is not None:
+                self._mark_seen()
+                call._see()
+                late = call.lateness(call.spec.timeout)
+                call.cancel()
+                raise late
+            now = time.monotonic()
+            if until is not None and now >= until:
+                raise self.lateness(timeout)
+            if slow is not None and now >= slow:
+                _LOGGER.warning("a wait takes long: %s", self.lateness(SLOW_SECONDS))
+                slow = None
 
     def _wait_for_the_cause(self) -> None:
         """Wait shortly for the cause of lost connections, or for what peers report of a death."""
         began = time.monotonic()
-        while self._replies.pending and not self._runtime.closed:
-            left = began + seconds_for_cause(self.failing.as_seen()) - time.monotonic()
-            if left <= 0 or not self._reap(left):
+        while not (self.done() or self._runtime.closed):
+            left = began + seconds_for_cause(as_raised(self)) - time.monotonic()
+            if left <= 0:
                 return
+            self.next_answer(time.monotonic() + left)
+
+    def next_answer(self, until: float) -> None:
+        """Wait until one more rank has answered, or until a time on the monotonic clock."""
+        known = len(self._outcomes)
+        wait_for_calls([self], until, lambda: len(self._outcomes) > known, each_answer=True)
+
+    def check_open(self) -> None:
+        """Raise where the session has ended, or is that of the parent process, so that no answer comes."""
+        if self._runtime.closed:
+            raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self.line},"))
+
+    def _completed(self) -> None:
+        if not self.failures:
+            self.sources = ()
+        elif self._withdrawn and not all(map(was_cancelled, self.failures)):
+            self.seen = False  # another failure than the one that was asked for
+        self._runtime.call_completed(self)
+
+    def late(self) -> bool:
+        """Whether the deadline passed before every worker had answered."""
+        return self.deadline is not None and time.monotonic() >= self.deadline and not self.done()
+
+    def overdue(self) -> PendingCall | None:
+        """The late call that it waits for, at any number of steps, or itself if it is late; None without one."""
+        if time.monotonic() < (self._first_deadline or math.inf) or self.failed() or self.done():
+            return None
+        return next((call for call in reversed(self.waited_for()) if call.late()), None)
+
+    def waited_for(self) -> Sequence[PendingCall]:
+        """The calls whose workers must answer before it is done: itself, and those that make its arguments."""
+        return [self, *self._behind(lambda call: not call.done())]
+
+    def _behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
+        """The calls that make its arguments, those that make theirs, and so on while `keep` holds; nearest first."""
+        found = {self: None}
+        for call in (left := [self]):
+            fresh = [source for source in call.sources if source not in found and keep(source)]
+            found.update(dict.fromkeys(fresh))
+            left += fresh
+        return left[1:]
+
+    def next_deadline(self) -> float | None:
+        """The first deadline of the calls that it waits for, in monotonic seconds; None without one."""
+        if self._first_deadline is None:
+            return None
+        return earliest([call.deadline for call in self.waited_for() if not call.done()])
+
+    def lateness(self, seconds: float | None) -> Exception:
+        """The error that it is not done after this time; what its workers raised, if all have answered meanwhile."""
+        if self.done() and self.failures:
+            try:
+                self._raise_failures()
+            except Exception as error:
+                return error
+        return self._sent.lateness(seconds, sorted(self._outcomes), self.pending())
+
+    def unseen(self) -> bool:
+        """Whether it failed or is late, and nobody has retrieved that failure or its cause."""
+        if self.seen or self.prefetched or not (self.failures or self.late()):
+            return False
+        if self.failures and (first := first_cause(self)) is not self:
+            return not first.seen  # who retrieves a failure retrieves its cause
+        return not any(call.seen for call in self._behind(lambda call: call.failed() or call.late()))
+
+    def follows(self) -> bool:
+        """Whether its failure follows from that of a source."""
+        return self.repeats or any(failure.upstream for failure in self.failures)
+
+    def failed_at(self) -> float:
+        """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""
+        if self.failures or self.deadline is None:
+            return self._failed_at
+        return time.time() - (time.monotonic() - self.deadline)
+
+    def first_failure(self) -> Failure:
+        """The first known failure, or its cause; there is one."""
+        return as_raised(self)[0]
 
     def _raise_failures(self) -> None:
         """Raise the first failure; there is one."""
         self._see()
-        if (error := self._sent.error()) is not None:
-            raise error
-        raise_failures(self.name, self.group_name, self.failing.as_seen(), self.line)
+        raise_failures(self.name, self.group_name, as_raised(self), self.line)
 
     def _see(self) -> None:
-        """Mark its failure, and those that it follows from, as seen by a caller."""
+        """Mark its failure, and those that it follows from, as retrieved."""
         call: PendingCall | None = self
         while call is not None:
             call._mark_seen()
             call._withdrawn = False  # the caller has its failure, whatever the other ranks answer
-            if call.failing.follow():
-                call.failing.wait_for_a_source(call._runtime)
-            call = call.failing.cause()
+            wait_for_a_source(call)
+            call = cause_of(call)
 
     def _expect_cancelled(self) -> None:
-        """That it is cancelled counts as seen; another failure that comes first does not, unless a caller has one."""
+        """That it is cancelled counts as retrieved; another failure that comes first does not, unless one was."""
         self._withdrawn = not self.seen or self._withdrawn
         self._mark_seen()
 
@@ -340,60 +385,7 @@ class PendingCall:
         self.seen = True
         self._runtime.call_seen(self)
 
-    def comes_from_a_source(self) -> bool:
-        """Whether its failure follows from that of a call which makes an argument, or which it repeats."""
-        return self.failing.follow()
 
-    def _behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
-        """The calls that make its arguments, those that make theirs, and so on while `keep` holds; nearest first."""
-        found = {self: None}
-        for call in (left := [self]):
-            fresh = [source for source in call.failing.sources if source not in found and keep(source)]
-            found.update(dict.fromkeys(fresh))
-            left += fresh
-        return left[1:]
-
-    def state(self) -> str:
-        """A short text of the call's state; never waits."""
-        if self.done() or self.failing.known:
-            return "failed" if self.failing.known else "done"
-        if self._runtime.closed:
-            return "lost at shutdown"
-        return f"{len(self._replies.outcomes)} of {len(self.ranks)} workers done" if self._sent.of_ranks else "not done"
-
-    def label(self, rank: int) -> str:
-        """The short name of a called worker, with its coordinate."""
-        return self.call.label(self._group.info(rank))
-
-    def _deadlines(self) -> Sequence[float | None]:
-        waited_for = () if self.deadline.first is None else self.waited_for()
-        return [call.deadline.at for call in waited_for if call._replies.pending]
-
-    def _check_open(self) -> None:
-        if self._runtime.closed:
-            raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self.line},"))
-
-    def _reap(self, timeout: float | None) -> bool:
-        """Read the outcomes that have arrived; False if none arrived before the timeout."""
-        return self._replies.reap(timeout, self._take_failures, self._completed)
-
-    def _take_failures(self, outcomes: Sequence[Outcome]) -> None:
-        ends = self.failing.add(outcomes)
-        if self.on_failures is not None:
-            self.on_failures(ends)
-
-    def _completed(self) -> None:
-        if not self.failing.known:
-            self.failing.sources = ()
-        elif self._withdrawn and not all(map(was_cancelled, self.failing.known)):
-            self.seen = False  # another failure than the one that was asked for
-        self._runtime.call_completed(self)
-
-    def lateness(self, seconds: float | None) -> Exception:
-        """The error that it is not done after this time; what its workers raised, if all have answered meanwhile."""
-        if not self._replies.pending and self.failing.known:
-            try:
-                self._raise_failures()
-            except Exception as error:
-                return error
-        return self._sent.lateness(seconds, sorted(self._replies.outcomes), self._replies.pending)
+def _end(outcome: Outcome) -> tuple[float, int]:
+    """The end of a rank's part, on its wall clock, and its rank."""
+    return outcome.started + outcome.seconds, outcome.rank

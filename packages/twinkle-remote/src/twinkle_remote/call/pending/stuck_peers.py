@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from twinkle_remote.failures.lost_peer import raised_itself
+from twinkle_remote.failures.report import raised_itself
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,4 +63,5 @@ def _look(call: PendingCall, failed: Sequence[int]) -> None:
 
 def is_in_collective(stack: str) -> bool:
     """Whether a stack, the innermost frame last, ends within torch's collectives."""
-    return any(map(_IN_COLLECTIVE.search, stack.splitlines()[-_INNERMOST:]))
+    frames = [row for row in stack.splitlines() if row.lstrip().startswith("File ")]
+    return any(map(_IN_COLLECTIVE.search, frames[-_INNERMOST:]))

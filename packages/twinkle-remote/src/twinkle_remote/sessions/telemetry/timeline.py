@@ -1,29 +1,125 @@
-"""The latest calls of a session as a timeline: tracks for the driver, each component's ranks and each stream's loop."""
+"""The timeline of a session: calls and weight syncs by worker, as a file for Chrome's and Perfetto's trace viewer."""
 
 from __future__ import annotations
 
-from itertools import count
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.sessions.current import records_of, running
-from twinkle_remote.sessions.telemetry.trace import Trace
+from twinkle_remote.sessions.current import running, stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from twinkle_remote.sessions.telemetry.stats import CallRecord, SyncRecord
 
+_MICRO = 1e6
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A slice of a track; whole microseconds, so that no rounding makes neighbours overlap."""
+
+    name: str
+    kind: str
+    begin: int
+    end: int
+    arguments: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Track:
+    """A track, which takes as many lanes as its slices overlap."""
+
+    name: str
+    slices: list[_Slice] = field(default_factory=list)
+
+    def lanes(self) -> list[list[_Slice]]:
+        lanes: list[list[_Slice]] = []
+        for one in sorted(self.slices, key=lambda one: (one.begin, one.end)):
+            free = next((lane for lane in lanes if lane[-1].end <= one.begin), None)
+            if free is None:
+                lanes.append(free := [])
+            free.append(one)
+        return lanes or [[]]
+
+
+class Trace:
+    """Collects slices; no two slices of one lane overlap."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, dict[str, _Track]] = {}
+
+    def track(self, process: str, name: str) -> None:
+        """Have a track, in this order among the tracks of its process."""
+        self._processes.setdefault(process, {}).setdefault(name, _Track(name))
+
+    def add(
+        self,
+        process: str,
+        track: str,
+        name: str,
+        kind: str,
+        start: float,
+        seconds: float,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a slice.
+
+        Args:
+            process: Name of the tracks that are shown together.
+            track: Name of the track.
+            name: Name of the slice.
+            kind: Its category.
+            start: Its begin, in seconds of the wall clock.
+            seconds: How long it is, at or above 0.
+            arguments: What else it says.
+        """
+        self.track(process, track)
+        begin = round(start * _MICRO)
+        end = max(begin + 1, round((start + seconds) * _MICRO))
+        self._processes[process][track].slices.append(_Slice(name, kind, begin, end, arguments or {}))
+
+    def events(self) -> Sequence[dict[str, Any]]:
+        """The trace events: names of processes and lanes, and slices."""
+        events: list[dict[str, Any]] = []
+        for pid, (process, tracks) in enumerate(self._processes.items()):
+            events.append(_name("process_name", pid, 0, process))
+            tid = 0
+            for track in tracks.values():
+                for number, lane in enumerate(track.lanes()):
+                    label = track.name if number == 0 else f"{track.name} ({number + 1})"
+                    events.append(_name("thread_name", pid, tid, label))
+                    events += [_event(one, pid, tid) for one in lane]
+                    tid += 1
+        return events
+
+    def write(self, path: str | Path) -> Path:
+        """Write all of it to a `.json` file, which is replaced; https://ui.perfetto.dev opens it."""
+        target = Path(path)
+        target.write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ms"}))
+        return target
+
+
+def _event(one: _Slice, pid: int, tid: int) -> dict[str, Any]:
+    place = {"pid": pid, "tid": tid, "ts": one.begin, "dur": one.end - one.begin}
+    return {"name": one.name, "cat": one.kind, "ph": "X", **place, "args": dict(one.arguments)}
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
 _DRIVER = "driver"
-_NO_COLUMN = "(no column)"
 
 
 def write_timeline(path: str | Path) -> Path:
     """Write the latest calls of this session as trace events; https://ui.perfetto.dev opens the file.
 
     Each component has a track for each rank, with the chunks of streams by their rows; the driver has one for its calls
-    and one for weight syncs; each stream has one for its loop. Times are by the workers' clocks, so between nodes they
-    are only as exact as these clocks. `Stream.timeline` writes only one stream, from the driver's view.
+    and one for weight syncs. Times are by the workers' clocks, so between nodes they are only as exact as these clocks.
 
     Args:
         path: A `.json` file, which is replaced.
@@ -33,10 +129,8 @@ def write_timeline(path: str | Path) -> Path:
     """
     runtime = running()
     trace = Trace()
-    add_calls(trace, records_of(runtime))
+    add_calls(trace, stats())
     add_syncs(trace, runtime.stats.syncs())
-    for draw in runtime.streams.loops:
-        draw(trace)
     return trace.write(path)
 
 
@@ -51,26 +145,20 @@ def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
     ranks = sorted({(_component(record), record.group, rank) for record in records for rank in record.started})
     for component, group, rank in ranks:
         trace.track(component, f"{group}[{rank}]")
-    arrows = count()
     for record in records:
         component = _component(record)
         name = f"{record.method} {record.label}" if record.label else record.method
-        moved: dict[str, object] = {"stored": record.driver_sent, "fetched": record.driver_fetched}
-        moved |= {"workers": record.workers, "fetched by column": _named(record.driver_fetched_by_column)}
-        sent = record.driver_seconds
-        arrow = {rank: next(arrows) for rank in record.started}
-        leaves = list(arrow.values())
-        trace.add(_DRIVER, "calls", name, "send", record.submitted, sent, arguments=moved, leaves=leaves)
+        moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
+        trace.add(_DRIVER, "calls", name, "send", record.submitted, record.driver_seconds, arguments=moved)
         fetch_seconds, fetched_bytes = record.fetch_seconds, record.worker_fetched
-        by_column = record.worker_fetched_by_column
         seconds, produced = record.seconds, record.produced
         for rank, started in sorted(record.started.items()):
             track, fetching = f"{record.group}[{rank}]", fetch_seconds[rank]
             if fetching > 0:
-                fetched = {"bytes": fetched_bytes[rank], "by column": _named(by_column[rank])}
+                fetched = {"bytes": fetched_bytes[rank]}
                 trace.add(component, track, "fetch", "fetch", started - fetching, fetching, arguments=fetched)
             done = {"produced": produced[rank], "failed": rank in record.failed}
-            trace.add(component, track, name, "run", started, seconds[rank], arguments=done, enters=arrow[rank])
+            trace.add(component, track, name, "run", started, seconds[rank], arguments=done)
 
 
 def add_syncs(trace: Trace, syncs: Sequence[SyncRecord]) -> None:
@@ -83,13 +171,6 @@ def add_syncs(trace: Trace, syncs: Sequence[SyncRecord]) -> None:
     for sync in syncs:
         name = f"weights of {sync.group}: {sync.component}"
         trace.add(_DRIVER, "weight syncs", name, "sync", sync.began, sync.ended - sync.began)
-
-
-def _named(by_column: Mapping[str | None, int]) -> Mapping[str, int]:
-    """Bytes by column as trace events hold them; a column may have the name of what belongs to none."""
-    named = {name: nbytes for name, nbytes in by_column.items() if name is not None}
-    rest = by_column.get(None, 0)
-    return {**named, _NO_COLUMN: named.get(_NO_COLUMN, 0) + rest} if rest else named
 
 
 def _component(record: CallRecord) -> str:

@@ -1,1 +1,0 @@
-"""Loader processes, which read ahead of the loop."""

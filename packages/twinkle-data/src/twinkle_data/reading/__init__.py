@@ -1,1 +1,0 @@
-"""Reading: from indices to a batch, with retries and the randomness of samples."""

@@ -1,1 +1,0 @@
-"""The sources of samples: indexed datasets, mixtures, shards and streams."""

@@ -1,0 +1,192 @@
+"""Generation: answers of a model by Transformers' `generate`, each token drawn with numbers of its sequence's own.
+
+Invariant: an answer depends on its seed, its prompt and its number alone, not on the prompts beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from twinkle_engines.samplers.answers import Answer, decoded
+from twinkle_engines.samplers.seeds import draws_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from twinkle_engines.models.checks import ModelLimits
+    from twinkle_engines.samplers.params import SamplingParams
+    from twinkle_engines.samplers.seeds import Job
+
+
+@torch.no_grad()
+def write(
+    model: Any,
+    jobs: Sequence[Job],
+    params: SamplingParams,
+    *,
+    size: int | None,
+    ends: Collection[int],
+    tokenizer: PreTrainedTokenizerBase | None,
+    limits: ModelLimits,
+) -> list[Answer]:
+    """Write an answer to each job.
+
+    Args:
+        model: The model, in evaluation.
+        jobs: The answers to write.
+        params: How to draw.
+        size: Sequences written at once, at most; None for all that may be.
+        ends: The tokens that end a sequence.
+        tokenizer: For `params.stop`.
+        limits: Which ids the model knows, and how long a sequence may be.
+
+    Raises:
+        ValueError: A prompt has ids that the model does not know, leaves no room for an answer, or may cross a border
+            of rotary frequencies; or the logits are no distribution.
+    """
+    rooms: dict[int, list[int]] = {}  # sequences that may get as many tokens are written at once
+    for i, job in enumerate(jobs):
+        limits.check_ids(job.ids, "a prompt has the token id")
+        room = params.max_new_tokens
+        if limits.positions is not None:
+            room = min(room, limits.positions - len(job.ids))
+        if room < 1:
+            raise ValueError(
+                f"a prompt has {len(job.ids)} tokens, but the model has positions for {limits.positions} with the "
+                f"answer: use at most {(limits.positions or 1) - 1} tokens"
+            )
+        rooms.setdefault(room, []).append(i)
+    found: dict[int, Answer] = {}
+    for room, group in rooms.items():
+        for start in range(0, len(group), size or len(group)):
+            chosen = group[start : start + (size or len(group))]
+            some = [jobs[i] for i in chosen]
+            lengths = [len(job.ids) for job in some]
+            limits.check_lengths([*[length + 1 for length in lengths], *[length + room for length in lengths]])
+            found |= zip(chosen, _write(model, some, params, room, ends, tokenizer), strict=True)
+    return [found[i] for i in range(len(jobs))]
+
+
+def _write(
+    model: Any,
+    jobs: Sequence[Job],
+    params: SamplingParams,
+    room: int,
+    ends: Collection[int],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> list[Answer]:
+    """Answers of at most so many tokens; `generate` gives each row the positions of its own tokens."""
+    width = max(len(job.ids) for job in jobs)
+    ids = torch.tensor([[0] * (width - len(job.ids)) + job.ids for job in jobs], device=model.device)
+    attended = torch.tensor([[0] * (width - len(job.ids)) + [1] * len(job.ids) for job in jobs], device=model.device)
+    drawing = TokenDrawing(params, torch.stack([draws_of(job, room) for job in jobs]).to(model.device))
+    stopping = StopTexts(params.stop, tokenizer, width, len(jobs)) if params.stop and tokenizer is not None else None
+    config = GenerationConfig(
+        do_sample=False, max_new_tokens=room, eos_token_id=sorted(ends) or None, pad_token_id=0, use_cache=True
+    )
+    written = model.generate(
+        input_ids=ids,
+        attention_mask=attended,
+        generation_config=config,
+        logits_processor=LogitsProcessorList([drawing]),
+        stopping_criteria=StoppingCriteriaList([] if stopping is None else [stopping]),
+    )[:, width:].tolist()
+    logprobs = torch.stack(drawing.logprobs, dim=1).cpu()
+    answers = []
+    for i, (job, row) in enumerate(zip(jobs, written, strict=True)):
+        length = next((n for n, token in enumerate(row, 1) if token in ends), None)
+        if stopping is not None and stopping.lengths[i] is not None:
+            length = min(stopping.lengths[i] or 0, length or len(row))
+        finish = "length" if length is None else "stop"
+        answers.append(Answer(job.ids, row[:length], logprobs[i, : length or len(row)].clone(), finish))
+    return answers
+
+
+class TokenDrawing(LogitsProcessor):
+    """Makes the drawn token the likeliest one, and keeps its log-probability at the temperature.
+
+    Tokens are left out in vLLM's order: by min_p, by top_k, then by top_p.
+
+    Args:
+        params: How to draw.
+        draws: Numbers in [0, 1) for each sequence and step (sequences, steps).
+    """
+
+    def __init__(self, params: SamplingParams, draws: torch.Tensor) -> None:
+        self._greedy = params.temperature == 0
+        self._temperature = params.temperature or 1.0
+        self._draws = draws
+        self._warpers = LogitsProcessorList()
+        if params.min_p:
+            self._warpers.append(MinPLogitsWarper(params.min_p))
+        if params.top_k:
+            self._warpers.append(TopKLogitsWarper(params.top_k))
+        if params.top_p < 1:
+            self._warpers.append(TopPLogitsWarper(params.top_p))
+        self.logprobs: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores (sequences, vocabulary) whose largest one of each row is its token's.
+
+        Raises:
+            ValueError: A row's logits are no distribution: NaN, inf, or none above -inf.
+        """
+        logits = (scores if scores.dtype == torch.float64 else scores.float()) / self._temperature
+        logprobs = logits.log_softmax(dim=-1)
+        if not bool(logprobs.logsumexp(dim=-1).isfinite().all()):
+            raise ValueError(
+                f"the logits at token {len(self.logprobs)} of an answer are not finite, at the temperature "
+                f"{self._temperature}: no token can be drawn; look at the weights, the last sync and the dtype"
+            )
+        if self._greedy:
+            tokens = scores.argmax(dim=-1, keepdim=True)
+        else:
+            upto = self._warpers(input_ids, logits).softmax(dim=-1).double().cumsum(dim=-1)
+            # The last sum is next to 1 by rounding. What is drawn lies below it: no token without a probability is.
+            draw = self._draws[:, len(self.logprobs), None] * upto[:, -1:] * (1 - 2**-52)
+            tokens = torch.searchsorted(upto, draw.contiguous(), right=True)
+        self.logprobs.append(logprobs.gather(-1, tokens)[:, 0])
+        return scores.scatter(-1, tokens, torch.inf)  # type: ignore[return-value]  # a Tensor of that dtype
+
+
+class StopTexts(StoppingCriteria):
+    """Ends a sequence whose answer contains one of some texts.
+
+    Args:
+        stop: The texts.
+        tokenizer: Turns tokens to texts.
+        start: Tokens of the prompt, padding included.
+        count: Sequences.
+
+    Attributes:
+        lengths: Tokens of each answer when it first contained one; None before.
+    """
+
+    def __init__(self, stop: Sequence[str], tokenizer: PreTrainedTokenizerBase, start: int, count: int) -> None:
+        self._stop, self._tokenizer, self._start = stop, tokenizer, start
+        # A character is up to four tokens of bytes, and special tokens may be none.
+        self._window = 4 * max(map(len, stop)) + 8
+        self.lengths: list[int | None] = [None] * count
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: object) -> torch.BoolTensor:
+        """Whether each sequence has ended."""
+        answers = input_ids[:, self._start :]
+        for i, answer in enumerate(answers[:, -self._window :].tolist()):
+            if self.lengths[i] is None and any(stop in decoded(answer, self._tokenizer) for stop in self._stop):
+                self.lengths[i] = answers.shape[1]
+        ended = [length is not None for length in self.lengths]
+        return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # a Tensor of that dtype

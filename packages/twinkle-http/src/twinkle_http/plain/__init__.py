@@ -1,1 +1,0 @@
-"""Plain JSON: the served classes for programs in other languages, and what describes them."""

@@ -1,1 +1,0 @@
-"""Clients: what each of them holds, its requests, and its updates."""

@@ -1,1 +1,0 @@
-"""The first checks of a request: access, its body, its time limits, and the log."""

@@ -1,1 +1,0 @@
-"""Typed stubs of served classes, for clients that lack the modules of the server."""

@@ -1,1 +1,0 @@
-"""The wire: how a value becomes bytes and back, typed, versioned, and without pickle."""

@@ -1,1 +1,0 @@
-"""Meshes to and from torch and JSON."""

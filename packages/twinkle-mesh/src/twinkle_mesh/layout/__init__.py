@@ -1,1 +1,0 @@
-"""The arithmetic of coordinates, ranks and data order."""

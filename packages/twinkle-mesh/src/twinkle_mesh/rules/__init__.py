@@ -1,1 +1,0 @@
-"""The rules of sizes, orders and names, and their errors."""

@@ -1,1 +1,0 @@
-"""Pictures of meshes, and the costs of their collectives."""

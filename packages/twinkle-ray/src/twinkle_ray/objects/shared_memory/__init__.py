@@ -1,1 +1,0 @@
-"""Large values of one host: written once into memory that every process of it can map, each for itself."""

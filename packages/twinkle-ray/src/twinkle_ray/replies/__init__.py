@@ -1,1 +1,0 @@
-"""Replies of workers on their way, and inputs that calls wait for."""

@@ -1,1 +1,0 @@
-"""Worker logs, metrics and the timeline of a run."""

@@ -1,1 +1,0 @@
-"""The driver's part of a sync: it plans, and runs each step on both sides."""

@@ -1,1 +1,0 @@
-"""Where the processes of a sync meet: a store, sessions, and heartbeats."""

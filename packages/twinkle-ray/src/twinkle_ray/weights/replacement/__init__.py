@@ -1,1 +1,0 @@
-"""A target whose parameters get new memory by a sync, in place of new values."""

@@ -1,1 +1,0 @@
-"""The part of a sync that runs on the workers."""

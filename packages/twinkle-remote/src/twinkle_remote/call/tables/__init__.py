@@ -1,1 +1,0 @@
-"""Tables and hand-overs: what the next call reads of rows that lie on workers, without moving them before."""

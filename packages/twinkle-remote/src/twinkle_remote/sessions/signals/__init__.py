@@ -1,1 +1,0 @@
-"""Threads that wait for each other while signals come."""

@@ -1,1 +1,0 @@
-"""Data ranks of the stages of a stream: lost, started again, joined."""

@@ -1,1 +1,0 @@
-"""Rows of a stream: their positions in the source, their info, the batch that has them."""

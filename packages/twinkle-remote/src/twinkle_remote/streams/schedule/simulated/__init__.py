@@ -1,1 +1,0 @@
-"""Runs under a virtual clock: what a stream is to give, for durations that are known."""

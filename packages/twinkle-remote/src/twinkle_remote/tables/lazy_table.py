@@ -1,0 +1,150 @@
+"""A table as a lazy value: what is made of lazy rows before somebody reads them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from twinkle_remote.call.lazy_values.lazy import Lazy, as_now, lazy_over, source_of
+from twinkle_remote.call.lazy_values.lazy_source import ManyCalls
+from twinkle_remote.rows.columns import count_rows, names_of
+from twinkle_remote.rows.cut import costs_of
+from twinkle_remote.sessions.current import running
+from twinkle_remote.tables.nodes import Input, LazyArgument, StoredRows
+from twinkle_remote.tables.plan import bound, count, resolve
+from twinkle_remote.tables.read import read
+from twinkle_remote.tables.transfers import row_costs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.tables.nodes import Columns, Node, Rows
+
+
+class Table(ManyCalls):
+    """Rows of lazy results. It keeps these alive, and no longer than it lives itself.
+
+    Args:
+        node: The rows; its places are those of the lazy results.
+        values: The lazy results, none of them a table.
+    """
+
+    __slots__ = ("node", "values")
+
+    def __init__(self, node: Node, values: Sequence[Lazy[Any]]) -> None:
+        super().__init__([call for value in values for call in source_of(value).calls])
+        self.node, self.values = node, tuple(values)
+
+    def value(self, timeout: float | None) -> Any:
+        """Wait for the calls, and fetch the rows to this process; see `Lazy.result`."""
+        began = time.monotonic()
+        self.wait(timeout)
+        node, made_by = self.resolved()
+
+        def fetch(payload: object, rows: Rows | None, names: Columns | None) -> Any:
+            maker = made_by.get(id(payload))
+            if maker is None:  # a plain value
+                return running().backend.store.get(payload, rows, names)[0]
+            call, outcome = maker
+            return call.fetch(outcome, timeout, began, (rows, names))
+
+        return read(node, fetch, listed=True)
+
+    def resolved(self) -> tuple[Node, dict[int, tuple[PendingCall, Outcome]]]:
+        """The table over its calls, which are done, and the call that made each payload.
+
+        Raises:
+            RowIndexError: There is no row of a number.
+            DispatchError: The columns of tables are joined whose rows differ in number.
+        """
+        inputs, argument = self.hand_over(0)
+        outcomes = [call.outcome(rank) for call, rank in inputs]
+        made_by = {id(outcome.payload): (call, outcome) for (call, _), outcome in zip(inputs, outcomes, strict=True)}
+        return resolve(argument.node, outcomes), made_by
+
+    def describe(self) -> str:
+        """The names of the calls."""
+        return f"a table of {', '.join(dict.fromkeys(call.name for call in self.calls))}"
+
+    def released(self) -> None:
+        """Called when the lazy result is deleted: its values are, too."""
+
+    def hand_over(self, offset: int) -> tuple[Sequence[tuple[PendingCall, int]], LazyArgument]:
+        """The outcomes that a consumer reads, and its rows; see `LazySource`."""
+        inputs: list[tuple[PendingCall, int]] = []
+        nodes = []
+        for value in self.values:
+            own, argument = source_of(value).hand_over(offset + len(inputs))
+            inputs += own
+            nodes.append(argument.node)
+        return inputs, LazyArgument(bound(self.node, nodes), listed=True)
+
+
+def is_table(lazy: Lazy[Any]) -> bool:
+    """Whether a lazy value is made of others."""
+    return isinstance(source_of(lazy), Table)
+
+
+def table_of(values: Sequence[Any], make: Callable[[Sequence[Node]], Node]) -> Any:
+    """A lazy value over values, of which at least one is lazy.
+
+    Args:
+        values: Lazy and plain values.
+        make: Makes a table of those of the values.
+    """
+    found: dict[int, tuple[int, Lazy[Any]]] = {}
+    nodes = [_node(value, found) for value in values]
+    table = Table(make(nodes), [value for _, value in found.values()])
+    if table.done() and not any(call.failed() for call in table.calls):
+        table.resolved()  # what is wrong is told at once where it is known
+    return lazy_over(table)
+
+
+def _node(value: Any, found: dict[int, tuple[int, Lazy[Any]]]) -> Node:
+    if not isinstance(value, Lazy):
+        rows, own = count_rows(value, "concat"), as_now(value)
+        stored = running().backend.store.put(own)
+        return StoredRows(own if stored is None else stored[0], None, rows, names_of(own))
+    source = source_of(value)
+    if not isinstance(source, Table):
+        return Input(found.setdefault(id(value), (len(found), value))[0])
+    return bound(source.node, [Input(found.setdefault(id(one), (len(found), one))[0]) for one in source.values])
+
+
+def known_rows(lazy: Lazy[Any]) -> int | None:
+    """The rows of a lazy result that is done, without fetching it; None if only its value shows them, or it failed."""
+    table = _as_table(lazy)
+    return None if any(call.failed() for call in table.calls) else count(table.resolved()[0])
+
+
+def rows_of_lazy(lazy: Lazy[Any], what: str) -> int:
+    """Wait for the calls that make a lazy value, and count its rows; fetch it only if that is necessary.
+
+    Args:
+        lazy: The value.
+        what: What needs rows, for messages.
+    """
+    lazy.wait()
+    rows = count(_as_table(lazy).resolved()[0])
+    return count_rows(lazy.result(), what) if rows is None else rows
+
+
+def costs_of_lazy(lazy: Lazy[Any]) -> Sequence[float] | None:
+    """Wait for the calls that make a lazy value, and return the costs of its rows; see `costs_of`."""
+    lazy.wait()
+    node, made_by = _as_table(lazy).resolved()
+    if count(node) is None:
+        return costs_of(lazy.result())
+
+    def of_stored(stored: StoredRows) -> Sequence[float] | None:
+        maker = made_by.get(id(stored.payload))
+        return costs_of(stored.payload) if maker is None else maker[1].costs
+
+    return row_costs(node, of_stored)
+
+
+def _as_table(lazy: Lazy[Any]) -> Table:
+    source = source_of(lazy)
+    return source if isinstance(source, Table) else Table(Input(0), (lazy,))

@@ -1,1 +1,0 @@
-"""Adapters for array libraries; each is imported when the first value of that library is seen."""

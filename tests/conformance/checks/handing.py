@@ -1,0 +1,278 @@
+"""Checks: how lazy results, and tables of them, move from one component to the next."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.conformance.harness import needs, plain, raises
+from tests.conformance.subjects.components import Counter
+from tests.conformance.subjects.echo import Echo, Holder, Reducer
+from tests.conformance.subjects.faults import Faulty
+from tests.conformance.subjects.layouts import EIGHT, FOUR, TWO
+from tests.conformance.subjects.tables import Ledger
+
+from twinkle_remote import Lazy, Replicate, concat, get, join, select, stats, stream, submit, take
+from twinkle_remote import map as mapped
+from twinkle_remote.errors import DispatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.conformance.harness import Harness
+
+    from twinkle_mesh import DeviceMesh
+
+
+def handing_over_gives_each_rank_the_same_rows(harness: Harness) -> None:
+    """From every mesh to every mesh and for every length, each rank receives the same rows lazily and eagerly."""
+    lengths = (0, 1, 5, 8)
+    batches = [{"rows": list(range(length)), "tag": "t"} for length in lengths]
+    wanted = []
+    for target in (*FOUR.values(), None):
+        sink = harness.build(Echo, 4, mesh=target)
+        eager = [harness.each(4, sink.given(batch, key=[0] * len(batch["rows"]))) for batch in batches]
+        by_worker = [harness.each(4, sink.given_by_worker(batch["rows"])) for batch in batches]
+        wanted.append((sink, eager, by_worker))
+    for source in (*EIGHT.values(), None):
+        echo = harness.build(Echo, 8, mesh=source)
+        made = [submit(echo.rows, batch) for batch in batches]
+        made_by_worker = [submit(echo.rows_by_worker, batch["rows"]) for batch in batches]
+        for sink, eager, by_worker in wanted:
+            given = [sink.given(lazy, key=[0] * length) for lazy, length in zip(made, lengths, strict=True)]
+            assert [harness.each(4, lazy) for lazy in given] == eager
+            given = [sink.given_by_worker(lazy) for lazy in made_by_worker]
+            assert [harness.each(4, lazy) for lazy in given] == by_worker
+
+
+def handing_over_takes_unequal_lengths(harness: Harness) -> None:
+    """Results of different lengths, 0 among them, are divided again, into equal parts."""
+    for target in FOUR.values():
+        sink = harness.build(Echo, 4, mesh=target)
+        echo = harness.build(Echo, 8, mesh=EIGHT["dp8"])
+        lazy = submit(echo.unequal, [0, 5, 0, 0, 3, 1, 0, 0])
+        rows = [5, 5, 5, 5, 5, 3, 3, 3, 1]
+        assert harness.each(4, sink.given(lazy)) == harness.each(4, sink.given(rows))
+        assert sink.rows(submit(echo.unequal, [0, 5, 0, 0, 3, 1, 0, 0])) == rows
+        assert sink.rows(submit(echo.unequal, [0] * 8)) == []
+
+
+def handing_over_works_at_any_depth(harness: Harness) -> None:
+    """Lazy results inside dicts, lists, tuples and dataclasses are found, and split where a value would be."""
+    echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    for wrap in (
+        lambda rows: {"a": {"b": rows}, "c": [1, 2, 3, 4]},
+        lambda rows: Holder(rows),
+        lambda rows: {"holder": Holder({"rows": rows})},
+        lambda rows: {"kept": Replicate([rows, rows])},
+    ):
+        lazy = wrap(submit(echo.rows, [5, 6, 7, 8]))
+        assert harness.each(2, sink.given(lazy)) == harness.each(2, sink.given(wrap([5, 6, 7, 8])))
+        assert harness.each(2, sink.given_whole(lazy)) == harness.each(2, sink.given_whole(wrap([5, 6, 7, 8])))
+    many = [submit(echo.rows, [1, 2]), submit(echo.rows, [3])]
+    assert harness.each(2, sink.given(many)) == harness.each(2, sink.given([[1, 2], [3]]))
+    assert harness.each(2, sink.given_whole((many[0], {"k": many[1]}))) == harness.each(
+        2, sink.given_whole(([1, 2], {"k": [3]}))
+    )
+
+
+def handing_over_keeps_every_collect(harness: Harness) -> None:
+    """The next call receives the result of "none", "first", "mean", "sum", "last_pp" or a callable collect."""
+    mesh = FOUR["pp2 dp2"]
+    echo, reducer = harness.build(Echo, 4, mesh=mesh), harness.build(Reducer, 4, mesh=mesh)
+    sink = harness.build(Echo, 2, mesh=TWO)
+    for call in (
+        lambda: submit(echo.ranks),
+        lambda: submit(echo.rank_of_first),
+        lambda: submit(echo.ranks_of_last_stage),
+        lambda: submit(echo.by_function),
+        lambda: submit(echo.nothing),
+        lambda: submit(echo.two_columns, [1, 2, 3]),
+        lambda: submit(reducer.total, [1.0, 2.0]),
+        lambda: submit(reducer.own_keys),
+    ):
+        value = call().result()
+        if isinstance(value, tuple | list | dict) and len(value) != 2:
+            assert harness.each(2, sink.given(call())) == harness.each(2, sink.given(value)), value
+        assert harness.each(2, sink.given_whole(call())) == harness.each(2, sink.given_whole(value)), value
+
+
+def slice_divides_lazy_lists_alone(harness: Harness) -> None:
+    """Dispatch "slice": a lazy list is divided over the workers, any other lazy value goes whole."""
+    mesh = FOUR["dp2 tp2"]
+    echo, sink = harness.build(Echo, 2, mesh=TWO), harness.build(Echo, 4, mesh=mesh)
+    for value in ([1, 2, 3, 4, 5], ([1, 2, 3], [4, 5, 6]), {"rows": [1, 2, 3]}, None):
+        lazy = submit(echo.rows, value) if value is not None else submit(echo.nothing)
+        assert harness.each(4, sink.given_by_worker(lazy)) == harness.each(4, sink.given_by_worker(value)), value
+    rows = submit(sink.rows_by_worker, submit(echo.rows, [1, 2, 3, 4, 5]))
+    assert echo.rows(rows) == [1, 2, 3, 4, 5]
+    same = submit(sink.rows_by_worker, submit(echo.rows, {"rows": [7]}))
+    assert echo.copies(same) == {"rows": [7] * (harness.shares(mesh) * harness.shares(TWO))}
+
+
+def handed_over_lengths_have_to_agree(harness: Harness) -> None:
+    """A lazy argument with another number of rows than the rest of the call: an error with both numbers."""
+    echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    with raises(DispatchError, "Echo.given", "3", "5", "Replicate"):
+        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), [1, 2, 3, 4, 5]))
+    with raises(DispatchError, "Echo.given", "3", "2", "Replicate"):
+        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), submit(echo.rows, [1, 2])))
+
+
+def a_failed_producer_fails_its_consumers(harness: Harness) -> None:
+    """A call with a failed lazy result as argument does not run; it raises the error of the producer."""
+    faulty, sink = harness.build(Faulty, 4, mesh=FOUR["dp4"]), harness.build(Faulty, 2, mesh=TWO)
+    lazy = submit(faulty.broken_rows, [1, 2, 3, 4])
+    takes: Any = sink.takes
+    next_one = submit(takes, lazy)
+    last = submit(takes, next_one)
+    for consumer in (last, next_one):
+        with raises(KeyError, "Faulty.takes did not run", "Faulty.broken_rows failed on", f"{harness.groups[4]}[0/"):
+            consumer.result()
+    assert harness.each(2, sink.count()) == [0] * harness.workers(2)
+
+
+@needs(apart=True)
+def results_move_from_worker_to_worker(harness: Harness) -> None:
+    """A lazy argument is not fetched to the driver, and each consumer fetches only its rows."""
+    source, target = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
+    rows = [bytes(1000) for _ in range(400)]
+    submit(target.sizes, submit(source.rows, rows)).wait()
+    made, used = stats()[-2:]
+    assert (made.method, used.method) == ("Echo.rows", "Echo.sizes")
+    assert made.driver_fetched == 0 and sum(used.worker_fetched.values()) <= 1.05 * 400 * 1000 + 4096, used
+
+
+def lazy_collect_and_sync_say_when(harness: Harness) -> None:
+    """`lazy_collect=False` gives the value itself; `sync=True` returns when every worker is done."""
+    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+    assert type(echo.at_once([1, 2])) is list
+    done = echo.after_all([1, 2])
+    assert done == [1, 2] and (harness.in_process or (isinstance(done, Lazy) and done.done()))
+    assert isinstance(plain(harness.build(Counter, 2).itself()), Counter)
+
+
+@needs(apart=True)
+def calls_return_before_they_are_done(harness: Harness) -> None:
+    """A lazy call returns at once, and the workers run while the caller does, each its own calls in order."""
+    faulty = harness.build(Faulty, 2)
+    gate = f"{harness.folder}/gate-{time.monotonic_ns()}"
+    held = submit(faulty.stalls_for_ever, gate, [0])
+    behind = submit(faulty.takes, [1, 2])
+    assert not held.done() and not behind.done()
+    with open(gate, "w"):
+        pass
+    assert held.result() == "open" and behind.result() == [1, 2]
+
+
+def _ledger(harness: Harness, size: int, mesh: DeviceMesh | None) -> Any:
+    return harness.build(Ledger, size, mesh=mesh)
+
+
+def tables_are_what_their_values_are(harness: Harness) -> None:
+    """`take`, `concat`, `select` and `join` of lazy rows: fetched, or given to the next call on any mesh."""
+    for source, target in ((EIGHT["dp2 pp2 tp2"], FOUR["dp4"]), (EIGHT["irregular"], FOUR["pp2 dp2"])):
+        maker, sink = _ledger(harness, 8, source), harness.build(Echo, 4, mesh=target)
+        lazy, value = submit(maker.make, list(range(9))), plain(maker.make(list(range(9))))
+        tables: Sequence[Callable[[Any], Any]] = (
+            lambda rows: take(rows, [8, 0, -2, 3, 3]),
+            lambda rows: take(rows, slice(7, 1, -2)),
+            lambda rows: take(rows, []),
+            lambda rows: concat([rows, take(rows, [4]), rows]),
+            lambda rows: select(rows, "ids"),
+            lambda rows: join(rows, {"score": [10 * row for row in range(9)]}),
+            lambda rows: take(join(select(rows, "note", "ids"), select(rows, "wide")), [5, 5, 1]),
+        )
+        for table in tables:
+            assert get(table(lazy)) == table(value)
+            assert harness.each(4, sink.given(table(lazy))) == harness.each(4, sink.given(table(value)))
+        with raises(IndexError, "9"):
+            get(take(lazy, [9]))
+        with raises(KeyError, "other"):
+            get(select(lazy, "other"))
+
+
+def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
+    """`balance=`: results are in the order of the rows, on every mesh, also those of lazy rows in another order."""
+    for mesh in (*FOUR.values(), None):
+        ledger = _ledger(harness, 4, mesh)
+        for count in (0, 1, 3, 9):
+            rows = plain(ledger.make(list(range(count))))
+            assert plain(ledger.balanced(rows)) == rows
+            assert get(ledger.balanced(submit(ledger.make, list(range(count))))) == rows
+            order = [row for row in (7, 2, 2, 0) if row < count]
+            assert get(ledger.balanced(take(submit(ledger.balanced, rows), order))) == take(rows, order)
+
+
+def columns_are_selected_and_joined(harness: Harness) -> None:
+    """`select` before a call and `join` after it: rows with the added columns."""
+    for mesh in (*FOUR.values(), None):
+        maker, ledger = _ledger(harness, 8, EIGHT["dp4 cp2"]), _ledger(harness, 4, mesh)
+        value = plain(maker.make(list(range(7))))
+        for rows in (value, submit(maker.make, list(range(7)))):
+            graded = join(rows, submit(ledger.grade, select(rows, "ids"), by=3))
+            noted = submit(ledger.annotate, graded, "next")
+            wanted = {**value, "score": [3 * row for row in range(7)], "next": [row + 1 for row in range(7)]}
+            assert get(noted) == wanted and list(get(noted)) == list(wanted)
+            pairs = submit(ledger.pairs, take(select(noted, "ids", "score"), [6, 0, 0]))
+            assert get(pairs) == [(row, 3 * row, False) for row in (6, 0, 0)]
+
+
+@needs(apart=True)
+def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
+    """The next call fetches the columns that it reads, from the workers that made them."""
+    maker, ledger = _ledger(harness, 4, FOUR["dp4"]), _ledger(harness, 2, TWO)
+    made: Any = submit(maker.make, list(range(200)), width=20_000)
+    graded = join(made, submit(ledger.grade, select(made, "ids")))
+    assert get(ledger.pairs(select(graded, "ids", "score")))[-1] == (199, 398, False)
+    for used in stats()[-2:]:
+        assert used.method.startswith("Ledger."), used
+        assert sum(used.worker_fetched.values()) < 0.1 * 200 * 20_000, used
+
+
+def a_function_of_rows_runs_where_they_are(harness: Harness) -> None:
+    """`map`: on the workers that hold the parts; a session that carries no functions refuses it by name."""
+    ledger = _ledger(harness, 4, FOUR["dp2 tp2"])
+    if harness.served:
+        with raises(DispatchError, "map"):
+            get(mapped(submit(ledger.make, [1, 2, 3]).hand_over(), _texts))
+        return
+    rows = submit(ledger.make, [1, 2, 3]).hand_over()
+    assert get(mapped(rows, _texts)) == mapped(get(rows), _texts) == ["1", "1", "2", "2", "3", "3"]
+    assert get(take(mapped(take(rows, [2, 0]), _texts), [0, 2])) == ["3", "1"]
+
+
+def _texts(rows: dict[str, Any]) -> list[str]:
+    return [text for row in rows["ids"] for text in [str(row)] * 2]
+
+
+def a_stream_adds_columns(harness: Harness) -> None:
+    """Stages that add columns, some with more arguments: the rows of the loop by hand."""
+    maker, ledger = _ledger(harness, 4, FOUR["dp2 tp2"]), _ledger(harness, 2, TWO)
+    source = [[0, 1, 2], [3], [4, 5, 6, 7]]
+    wanted = [get(ledger.annotate(get(maker.make(rows)), "next")) for rows in source]
+    stages: Any = (maker.make, partial(ledger.annotate, name="next"))
+    for ahead in (0, 8):
+        with stream(source, *stages, ahead=ahead) as batches:
+            assert [get(batch) for batch in batches] == wanted
+
+
+CHECKS = (
+    handing_over_gives_each_rank_the_same_rows,
+    handing_over_takes_unequal_lengths,
+    handing_over_works_at_any_depth,
+    handing_over_keeps_every_collect,
+    slice_divides_lazy_lists_alone,
+    handed_over_lengths_have_to_agree,
+    a_failed_producer_fails_its_consumers,
+    results_move_from_worker_to_worker,
+    lazy_collect_and_sync_say_when,
+    calls_return_before_they_are_done,
+    tables_are_what_their_values_are,
+    rows_that_are_divided_by_costs_come_in_order,
+    columns_are_selected_and_joined,
+    columns_that_are_not_read_do_not_move,
+    a_function_of_rows_runs_where_they_are,
+    a_stream_adds_columns,
+)

@@ -1,0 +1,83 @@
+"""Any form of batch is cut into the same sequences; what a model would read in another way is refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import Build, ragged, sequences, sgd
+
+from twinkle.engines import Rollouts, TransformersModel
+from twinkle_engines.batches.micro_batches import flat, micro_batches
+
+
+def seen(batch: Any, size: int | None = None, max_tokens: int | None = None) -> list[Any]:
+    """Each sequence: its ids, its targets, and what counts, by its number in the batch."""
+    found: dict[int, list[Any]] = {}
+    for part in micro_batches(batch, size, max_tokens):
+        rows = [dict(part.rows(part.columns[name])) for name in ("input_ids", "targets", "mask")]
+        for number in part.sequences:
+            found[number] = [row[number][1:].tolist() for row in rows]
+            if "attention_mask" in part.columns:
+                assert part.columns["attention_mask"].sum(1).tolist() == list(part.lengths)
+    return [found[number] for number in sorted(found)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_all_forms_have_the_same_sequences(seed: int) -> None:
+    draw = random.Random(seed)
+    batch = ragged(5, seed, draw.choice(["left", "right"]))
+    pairs = sequences(batch)
+    rollouts = Rollouts([ids for ids, _ in pairs], [counts for _, counts in pairs])
+    right = [[ids[1:].tolist(), ids[1:].tolist(), counts[1:].tolist()] for ids, counts in pairs]
+    places = torch.cat([torch.arange(len(ids)) for ids, _ in pairs])[None]
+    labels = torch.cat([torch.where(counts, ids, -100) for ids, counts in pairs])[None]
+    pack = {"input_ids": torch.cat([ids for ids, _ in pairs])[None], "position_ids": places, "labels": labels}
+    forms: list[Any] = [batch, rollouts, pack, [rollouts[:2], rollouts[2:2], rollouts[2:]], rollouts.pad("left")]
+    forms[-1] = {name: column for name, column in forms[-1].items() if name != "position_ids"}
+    for form in forms:
+        for size, max_tokens in ((None, None), (draw.randint(1, 4), None), (None, draw.randint(12, 30))):
+            assert seen(form, size, max_tokens) == right
+
+
+def test_micro_batches_count_sequences_and_keep_pairs() -> None:
+    rollouts = Rollouts([[1, 2]] * 10, counts=[4, 4, 2])
+    assert [len(part.sequences) for part in micro_batches(rollouts, 3, None)] == [3, 3, 3, 1]
+    in_pairs = micro_batches(rollouts.replace(counts=[2] * 5), 3, None, in_pairs=True)
+    pairs = [list(part.sequences) for part in in_pairs]
+    assert pairs == [[i, i + 1] for i in range(0, 10, 2)]
+
+
+@pytest.mark.parametrize("form", [torch.uint8, torch.int16, torch.int32, list, lambda ids: list(ids)])
+def test_whole_numbers_of_any_form_are_ids(form: Any) -> None:
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    given = ids.to(form) if isinstance(form, torch.dtype) else form(ids)
+    assert torch.equal(flat({"input_ids": given}).tokens["input_ids"], ids.flatten())
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"attention_mask": [[1, 2, 1]]}, "attention_mask has"),
+        ({"attention_mask": [[1, 1]]}, "attention_mask has"),
+        ({"labels": [[1, 2]]}, "column labels"),
+        ({"labels": [[1], [1, 2]]}, "column labels"),
+        ({"temperatures": [[1.0, 1.0]]}, "column temperatures"),
+        ({"position_ids": [[1, 2, 3]]}, "positions 0, 1, 2"),
+        ({"position_ids": [[0, 0, 1]], "attention_mask": [[1, 1, 1]]}, "leave out attention_mask"),
+    ],
+)
+def test_columns_of_another_form_are_named(columns: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        list(micro_batches({"input_ids": [[1, 2, 3]], **columns}, None, None))
+
+
+def test_what_a_model_reads_and_an_engine_does_not_give_it_is_refused() -> None:
+    model = TransformersModel(Build("qwen2"), optimizer=sgd)
+    batch: dict[str, Any] = ragged(3, 1)
+    loss = model.forward_backward(batch)["loss"]
+    assert model.forward_backward({**batch, "inputs_embeds": None})["loss"] == loss
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        model.forward_backward({**batch, "inputs_embeds": torch.ones(3, 12, 32)})

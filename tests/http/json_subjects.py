@@ -1,0 +1,179 @@
+"""Classes that plain JSON calls, with many kinds of annotations; also a program that serves them."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import remote_class, remote_function, serve, session
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nowhere import Missing  # type: ignore[import-not-found]  # it is nowhere
+
+
+SOMETHING = object()
+
+
+class Mood(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+@dataclass
+class Sample:
+    text: str
+    weights: list[float] = field(default_factory=list)
+    mood: Mood = Mood.GOOD
+
+
+@remote_class()
+class Adder:
+    """Adds."""
+
+    def __init__(self, start: int = 0, *, names: Sequence[str] = ()) -> None:
+        self.total = start
+        self.names = list(names)
+
+    @remote_function(dispatch="all", collect="first")
+    def add(self, amount: int = 1) -> int:
+        """Add an amount.
+
+        More of the text.
+        """
+        self.total += amount
+        return self.total
+
+    @remote_function(dispatch="slice", collect="flatten")
+    def lengths(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    @remote_function(dispatch="all")
+    def everywhere(self) -> int:
+        return self.total
+
+    @property
+    @remote_function(dispatch="all", collect="first")
+    def current(self) -> int:
+        return self.total
+
+    @remote_function(dispatch="all", collect="first")
+    async def later(self, sample: Sample) -> Sample:
+        return Sample(sample.text.upper(), [2 * one for one in sample.weights], Mood.BAD)
+
+    @remote_function(dispatch="all", collect="first")
+    def fail(self, why: str) -> None:
+        raise KeyError(why)
+
+    @remote_function(dispatch="all", collect="first")
+    def other(self, adder: Adder) -> int:
+        return adder.add(100)
+
+    @remote_function(dispatch="all", collect="first")
+    def itself(self) -> Adder:
+        return self
+
+    @remote_function(dispatch="all", collect="first", timeout=0.2)
+    async def never(self) -> None:
+        import asyncio
+
+        await asyncio.sleep(60)
+
+    def private(self) -> int:
+        return self.total
+
+
+@remote_class()
+class Twice(Adder):
+    """Has options that are functions, and types that no client has."""
+
+    @remote_function(
+        dispatch=lambda length, i, args, kwargs, device_mesh: (args, kwargs),
+        collect=lambda results, device_mesh: results[0],
+    )
+    def own(self, lock: threading.Event | None = None, number: int = 10**3, *, what: object = SOMETHING) -> float:
+        return 2.0 * self.total
+
+
+@remote_class()
+class Arrays:
+    """Takes and returns arrays and tensors."""
+
+    @remote_function(dispatch="all", collect="first")
+    def array(self, values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any]:
+        return np.asarray(values * 2)
+
+    @remote_function(dispatch="all", collect="first")
+    def tensor(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(torch.bfloat16) + 1
+
+    @remote_function(dispatch="all", collect="first")
+    def mixed(self, values: list[int] | tuple[int, ...] | np.ndarray[Any, Any]) -> str:
+        return type(values).__name__
+
+
+@remote_class()
+class Kinds:
+    """Takes and returns values of many kinds."""
+
+    @remote_function(dispatch="all", collect="first")
+    def many(
+        self,
+        mood: Mood,
+        point: Point,
+        choice: Literal["a", "b"] | None = None,
+        table: Mapping[str, float] | None = None,
+        *more: int,
+        **rest: float,
+    ) -> list[Any]:
+        return [mood, point, choice, dict(table or {}), sum(more), rest]
+
+    @remote_function(dispatch="all", collect="first")
+    def missing(self, value: Missing = None) -> object:
+        return value
+
+    @remote_function(dispatch="all", collect="first")
+    def hidden(self, value: complex) -> complex:
+        return value
+
+    @remote_function(dispatch="all", collect="first")
+    def strange(self) -> object:
+        return object()
+
+    @remote_function(dispatch="all", collect="first")
+    def floats(self) -> list[float]:
+        return [1.5, float("nan"), float("inf")]
+
+
+@remote_class(execute="first")
+class Steps:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+if __name__ == "__main__":
+    tokens = {"one": "token number one", "two": "token number two"}
+    groups = [DeviceGroup("group", 2, "CPU")]
+    served: dict[str, Any] = {"port": 0, "token": tokens, "max_body": 100_000, "lease": float(sys.argv[1])}
+    with session("threads", groups=groups), serve([Adder, Twice, Arrays, Kinds, Steps], **served) as server:
+        print(server.address, flush=True)
+        sys.stdin.read()

@@ -1,0 +1,246 @@
+"""Large values that workers of one host share: writes stay with their reader, and nothing is left over."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import twinkle_remote as twinkle
+from twinkle_mesh import DeviceMesh
+from twinkle_ray.objects import segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.ray
+ROWS, WIDTH = 64, 8192  # 2 MB of float32: more than is copied at once, in shares too
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: torch.Tensor
+    extra: dict[str, Any]
+
+
+@twinkle.remote_class()
+class Keeper:
+    def __init__(self, first: Any = None) -> None:
+        self.kept: dict[int, Any] = {-1: first}
+
+    @twinkle.remote_function(dispatch="all")
+    def keep(self, number: int, value: Any) -> None:
+        self.kept[number] = value
+
+    @twinkle.remote_function(dispatch="slice_dp")
+    def keep_share(self, number: int, value: Any) -> None:
+        self.kept[number] = value
+
+    @twinkle.remote_function(dispatch="all")
+    def write(self, number: int, row: int, value: float) -> None:
+        rank = twinkle.current_worker().rank or 0
+        self.kept[number][row % len(self.kept[number])] = value + rank
+
+    @twinkle.remote_function(dispatch="all")
+    def drop(self, number: int) -> None:
+        del self.kept[number]
+
+    @twinkle.remote_function(dispatch="all")
+    def sums(self) -> dict[int, float]:
+        return {number: float(value.double().sum()) for number, value in self.kept.items() if value is not None}
+
+    @twinkle.remote_function(dispatch="all")
+    def first(self) -> float:
+        return float(self.kept[-1].sum())
+
+    @twinkle.remote_function(dispatch="all")
+    def what(self, value: Any) -> list[object]:
+        tokens, extra = value.tokens, value.extra
+        found = [
+            tokens.dtype == torch.bfloat16,
+            tokens.requires_grad,
+            tuple(tokens.shape),
+            extra["array"].flags.writeable,
+        ]
+        extra["view"].add_(1)
+        return [*found, float(extra["view"].sum()), float(tokens.detach().float().sum()), float(extra["array"].sum())]
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=True)
+    def view(self, value: torch.Tensor) -> torch.Tensor:
+        part = value[:, 1:]
+        value.mul_(2)
+        return part
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=True)
+    def same(self, value: Any) -> Any:
+        return value
+
+    @twinkle.remote_function(dispatch="all")
+    def mappings(self) -> Any:
+        gc.collect()
+        return len(segments._live)
+
+
+@pytest.fixture(scope="module")
+def four(ray_session: None) -> Keeper:
+    return twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Keeper)
+
+
+@pytest.fixture(scope="module")
+def two(ray_session: None) -> Keeper:
+    return twinkle.on("two", DeviceMesh.from_sizes(dp_size=2)).create(Keeper)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def in_use() -> int:
+    gc.collect()
+    return len(segments.pool._used)
+
+
+def test_a_large_value_is_placed_and_freed_with_its_last_reader(four: Keeper) -> None:
+    assert segments._allowed
+    assert until(lambda: in_use() == 0)
+    four.keep(1, torch.ones(ROWS, WIDTH))
+    assert four.mappings() == [1] * 4
+    assert until(lambda: in_use() == 0), "readers need the segment, not its ref"
+    four.drop(1)
+    assert four.mappings() == [0] * 4
+
+
+def test_writes_views_types_and_gradients(four: Keeper) -> None:
+    base = torch.ones(ROWS, WIDTH)
+    tokens = base.bfloat16().requires_grad_()
+    value = Batch(tokens, {"view": base[1:, ::2], "array": base.numpy()})
+    size = base.numel()
+    for _ in range(2):
+        view = 2.0 * (ROWS - 1) * (WIDTH // 2)
+        assert four.what(value) == [[True, True, (ROWS, WIDTH), False, view, float(size), float(size)]] * 4
+    assert float(base.sum()) == size
+
+
+def test_results_that_are_views_of_arguments(four: Keeper, two: Keeper) -> None:
+    value = torch.arange(float(ROWS * WIDTH)).reshape(ROWS, WIDTH)
+    made = four.view(value)
+    assert torch.equal(twinkle.get(two.same(made)), 2 * value[:, 1:])
+    found = twinkle.get(made)
+    found.zero_()
+    assert torch.equal(twinkle.get(two.same(made)), 2 * value[:, 1:]), "what the driver got is its own"
+    assert value[1, 0] == WIDTH
+
+
+def test_lazies_inside_of_values(four: Keeper, two: Keeper) -> None:
+    value = torch.arange(float(ROWS * WIDTH)).reshape(ROWS, WIDTH)
+    made = four.same({"x": value, "rows": [{"id": row} for row in range(ROWS)]})
+    again = twinkle.get(two.same({"outer": made}))
+    assert torch.equal(again["outer"]["x"], value) and again["outer"]["rows"][-1] == {"id": ROWS - 1}
+
+
+def test_what_is_kept_after_a_release(four: Keeper) -> None:
+    held = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Keeper, torch.ones(ROWS, WIDTH))
+    assert held.first() == [float(ROWS * WIDTH)] * 4
+    assert four.mappings() == [1] * 4
+    twinkle.release(held)
+    assert four.mappings() == [0] * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_program_agrees_with_plain_copies(four: Keeper, seed: int) -> None:
+    draw = random.Random(seed)
+    expected: list[dict[int, torch.Tensor]] = [{} for _ in range(4)]
+    for step in range(40):
+        numbers = list(expected[0])
+        action = draw.choice(["keep", "share", "write", "write", "drop"])
+        if action in ("keep", "share"):
+            value = torch.full((ROWS, WIDTH), float(step)).to(draw.choice([torch.float32, torch.bfloat16]))
+            (four.keep if action == "keep" else four.keep_share)(step, value)
+            halves = value.chunk(2)
+            for rank, own in enumerate(expected):
+                own[step] = (value if action == "keep" else halves[rank // 2]).clone()
+            value.zero_()
+        elif action == "write" and numbers:
+            number, row = draw.choice(numbers), draw.randrange(ROWS)
+            four.write(number, row, step)
+            for rank, own in enumerate(expected):
+                own[number][row % len(own[number])] = step + rank
+        elif action == "drop" and numbers:
+            number = draw.choice(numbers)
+            four.drop(number)
+            for own in expected:
+                del own[number]
+        sums = [{number: float(value.double().sum()) for number, value in own.items()} for own in expected]
+        assert four.sums() == sums, f"step {step}: {action}"
+    for number in list(expected[0]):
+        four.drop(number)
+    assert four.mappings() == [0] * 4
+    assert until(lambda: in_use() == 0)
+
+
+LEFT_OVER = """
+    import os, signal, time
+    import torch
+    import twinkle_remote as twinkle
+    from twinkle_mesh import DeviceGroup
+
+    @twinkle.remote_class()
+    class Keeper:
+        @twinkle.remote_function(dispatch="all", lazy_collect=False)
+        def keep(self, value):
+            self.value = value
+            return os.getpid()
+
+        @twinkle.remote_function(dispatch="all", lazy_collect=False)
+        def total(self):
+            return float(self.value.sum())
+
+        @twinkle.remote_function(dispatch="all", lazy_collect=True)
+        def made(self):
+            return torch.ones(1 << 20)
+
+    if __name__ == "__main__":
+        before = set(os.listdir("/dev/shm"))
+        with twinkle.session("ray", groups=[DeviceGroup("two", 2, "CPU")], restart="group") as session:
+            keeper = twinkle.on("two").create(Keeper)
+            pids = keeper.keep(torch.ones(1 << 20))
+            made = keeper.made()
+            made.wait()
+            os.kill(pids[1], signal.SIGKILL)
+            try:
+                while True:
+                    keeper.total()
+                    time.sleep(0.05)
+            except twinkle.WorkerDiedError:
+                print("DIED")
+            try:
+                twinkle.get(made)
+                print("READ")
+            except twinkle.WorkerDiedError as error:
+                print("GONE", "bytes of" in str(error))
+            import twinkle_ray
+            twinkle_ray.restart("two")
+            keeper.keep(torch.full((1 << 20,), 2.0))
+            assert keeper.total() == [2.0 * (1 << 20)] * 2
+            print("RESTARTED", flush=True)
+        from twinkle_ray.objects import segments
+        assert not segments.pool._used and not segments.pool._free
+        fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        held = [os.readlink(fd) for fd in fds if os.path.exists(fd)]
+        assert not any("twinkle-segment" in name for name in held), held
+        print("ENDED", [name for name in set(os.listdir("/dev/shm")) - before if "twinkle" in name])
+"""
+
+
+@pytest.mark.processes
+def test_nothing_is_left_over_when_workers_are_killed(program: Callable[..., Any]) -> None:
+    out = program(LEFT_OVER).finish(120)
+    assert "DIED" in out and "GONE True" in out and "RESTARTED" in out and "ENDED []" in out
