@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +156,14 @@ class Anywhere:
     @remote_function(dispatch="any", collect="first")
     def rank(self, prompt: str = "") -> int | None:
         """The first rank that runs it."""
+        return current_worker().rank
+
+    @remote_function(dispatch="any", collect="first")
+    def held(self, gate: str) -> int | None:
+        """The first rank that runs it, once a gate is open."""
+        until = time.monotonic() + 60.0
+        while not os.path.exists(gate) and time.monotonic() < until:
+            time.sleep(0.005)
         return current_worker().rank
 
     @remote_function(dispatch="any")
