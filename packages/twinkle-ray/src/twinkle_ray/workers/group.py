@@ -16,7 +16,7 @@ from twinkle_ray.objects.wire import task_to_wire, unsendable
 from twinkle_ray.workers.loop_calls import LoopCalls
 from twinkle_ray.workers.lost import to_failure
 from twinkle_ray.workers.member import answers_of, lives
-from twinkle_ray.workers.replies import KeptTask, RayReply
+from twinkle_ray.workers.replies import RayReply
 from twinkle_ray.workers.task_queue import RankQueues, Waiting
 from twinkle_remote.backends.support import capture, report_start
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, DispatchError, TwinkleError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _numbers = count()
 _CALLER = f"{os.getpid():x}-{os.urandom(6).hex()}"
-_LARGEST_KEPT = 2048  # bytes
 _WAITS = "it waits for the arguments of the call"
 _SILENT = "it does not answer: it is stopped, it holds the GIL, or its node cannot be reached"
 
@@ -71,7 +70,6 @@ class RayGroup(WorkerGroup):
         self._meshes: dict[str, DeviceMesh | None] = {}
         self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
         self._loops: dict[int, LoopCalls] = {}
-        self._kept: dict[int, KeptTask] = {}
         self._labels: Mapping[str, str] = {}
         self._queue: TaskQueue
         self._queues: RankQueues
@@ -95,13 +93,12 @@ class RayGroup(WorkerGroup):
         self._former.update(self.members[rank].id for rank in fresh)
         self.members = tuple([fresh.get(rank, member) for rank, member in enumerate(self.members)])
         for rank in fresh:
-            for held in (self.deaths, self._ended, self._loops, self._kept):
+            for held in (self.deaths, self._ended, self._loops):
                 held.pop(rank, None)
 
     def leave(self) -> None:
         """Let go of the actors, which have ended: for each handle that lives, Ray keeps a connection."""
         self._loops.clear()
-        self._kept.clear()
         for member in self.members:
             member.actor = None
 
@@ -172,21 +169,10 @@ class RayGroup(WorkerGroup):
                 self._loops[reply.rank].start(reply, item.wire, given)
             elif task.concurrent:
                 reply.expect(actor.run_beside.remote(item.wire, *given))
-            elif given or not self._is_driver or type(item.wire) is not bytes or len(item.wire) > _LARGEST_KEPT:
-                reply.expect(actor.run.remote(item.wire, *given))
             else:
-                self._send_kept(item, actor)
+                reply.expect(actor.run.remote(item.wire, *given))
         except Exception as error:  # of the plan, or of Ray, which was shut down
             reply.answer(self._failed(reply, error))
-
-    def _send_kept(self, item: Waiting, actor: Any) -> None:
-        """Send a small task of the driver, which the worker keeps: the same one is sent without arguments next time."""
-        kept = self._kept.get(item.reply.rank)
-        if kept is not None and kept.wire == item.wire and kept.is_there:
-            item.reply.expect(actor.run_kept.remote())
-            return
-        item.reply.kept = self._kept[item.reply.rank] = KeptTask(item.wire)
-        item.reply.expect(actor.run_and_keep.remote(item.wire))
 
     def _failed(self, reply: RayReply, error: Exception) -> Outcome:
         info = self.info(reply.rank)

@@ -160,7 +160,6 @@ class RankActor:
         self._port: socket.socket | None = None
         self._store: RayStore
         self._groups: RayGroups | None = None
-        self._kept: Wire = b""
         self._withdrawn: set[str] = set()
         self._outcomes: dict[str, Outcomes] = {}
         self._method_thread = 0
@@ -260,15 +259,6 @@ class RankActor:
             return _run_task(self, wire, reads)
         finally:
             self._runs = False
-
-    def run_and_keep(self, wire: Wire) -> OutcomeWire:
-        """Run one task of the driver, and keep it for `run_kept`."""
-        self._kept = wire
-        return self.run(wire)
-
-    def run_kept(self) -> OutcomeWire:
-        """Run the task of the latest `run_and_keep`: a request without arguments costs Ray less."""
-        return self.run(self._kept)
 
     @ray.method(concurrency_group=BESIDE)
     def run_beside(self, wire: Wire, reads: TaskTransfer | None = None) -> OutcomeWire:

@@ -23,23 +23,6 @@ OutcomeWire = bytes | tuple[Any, ...]
 _losses = TaskQueue("twinkle-lost-replies")
 
 
-class KeptTask:
-    """The task that a worker was sent last to keep.
-
-    Args:
-        wire: The task.
-
-    Attributes:
-        wire: As given.
-        is_there: The worker has answered it.
-    """
-
-    __slots__ = ("is_there", "wire")
-
-    def __init__(self, wire: bytes) -> None:
-        self.wire, self.is_there = wire, False
-
-
 class RayReply(Reply):
     """The answer of one worker.
 
@@ -54,7 +37,6 @@ class RayReply(Reply):
         key: Id of a task of the event loop; empty for any other.
         instance: Id of the component.
         name: Class.method.
-        kept: The task that its request has the worker keep; None for any other.
         died_in: The method during which the rank was lost before this call; None if it was not.
     """
 
@@ -63,7 +45,6 @@ class RayReply(Reply):
         self._group = group
         self.ref: ray.ObjectRef[Any] | None = None
         self.key, self.instance, self.name = key, task.instance, task.name
-        self.kept: KeptTask | None = None
         self.died_in = group.deaths.get(rank)
 
     def expect(self, ref: ray.ObjectRef[Any]) -> None:
@@ -90,8 +71,6 @@ class RayReply(Reply):
             outcome.failure = replace(outcome.failure, method=self.name, message=message)
         if self.died_in is not None:  # it is there again: its node's link was down
             self._group.deaths.pop(self.rank, None)
-        if self.kept is not None:
-            self.kept.is_there = True
         self.answer(outcome)
 
     def lose(self, error: BaseException) -> None:
