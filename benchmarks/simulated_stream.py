@@ -80,7 +80,7 @@ def simulate(rules: Rules, ranks: int, seconds: Sequence[float], training: float
                 break
             now = end()
         if not schedule.ready():
-            return SimulatedRun(now, delivered, schedule.counts.lag, schedule.counts.dropped)
+            return SimulatedRun(now, delivered, schedule.stats.lag, schedule.stats.dropped)
         rows = len(schedule.take().rows)
         over, delivered = now + rows * training, delivered + rows
         begin()

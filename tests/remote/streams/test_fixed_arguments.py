@@ -76,9 +76,9 @@ def test_rows_and_columns_are_those_of_the_function(stages: list[Any], how: str,
 
 
 def test_a_partial_is_a_stage_of_workers(stages: list[Any]) -> None:
-    stage = stage_of(partial(stages[1].grade, [5]))
+    stage = stage_of(partial(stages[1].grade, [5]), ahead=True)
     assert isinstance(stage, RemoteStage) and stage.name == "Stage.grade"
-    assert isinstance(stage_of(partial(len)), PlainStage)
+    assert isinstance(stage_of(partial(len), ahead=True), PlainStage)
 
 
 @pytest.mark.parametrize(

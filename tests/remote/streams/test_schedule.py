@@ -136,7 +136,7 @@ class Run:
         if finished and draw.random() < self.faults:  # its worker had the only copy
             row = draw.choice(finished)
             self.redone.add(row)
-            schedule.withdraw([row])
+            schedule.again([row])
 
     def take(self) -> None:
         made = self.schedule.take()
@@ -159,7 +159,7 @@ class Run:
             self.schedule.publish(self.schedule.version + 1)
 
     def check(self) -> None:
-        rules, counts = self.rules, self.schedule.counts
+        rules, counts = self.rules, self.schedule.stats
         wanted = [row for row in self.rows if row not in self.known]
         assert sorted([*self.got, *self.left_out]) == wanted, "each row is delivered once, or left out and counted"
         assert counts.dropped + counts.skipped + counts.refused == len(self.left_out)

@@ -211,8 +211,9 @@ class Program:
         self.fair = True  # no version came but one after a batch, so that the bound of lag holds
         self.stream = self.fresh()
 
-    def keeps(self, rows: Any) -> list[bool]:
-        return [bool(self.refuses and row % self.refuses) for row in self.rows_of(get(rows))]
+    def keeps(self, row: Any) -> bool:
+        (number,) = [row] if self.columns is None else self.rows_of(row)
+        return bool(self.refuses and number % self.refuses)
 
     def fresh(self) -> Any:
         source: Any = Resumable(self.batches) if self.resumable else [list(batch) for batch in self.batches]

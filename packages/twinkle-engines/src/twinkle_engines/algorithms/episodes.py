@@ -104,7 +104,7 @@ def generalized(
 def rewards_differ(row: Rollouts) -> bool:
     """Whether some episode's reward differs from the others' of its row; without that a group gives no gradient.
 
-    `keep=lambda rows: map(rewards_differ, rows)` has a stream leave such rows out.
+    `stream(..., keep=rewards_differ)` leaves the others out.
     """
     found = episode_rewards(get(row))
     graded = [found.rewards[list(one)] for one in found.rows]

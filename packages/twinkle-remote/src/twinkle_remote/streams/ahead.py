@@ -4,18 +4,21 @@
     ----------------------  --------------------  ----------------------------  ---------------------------------------
     the user's loop, in     the source's batches  an answer: read the source,   the engine's thread, when the schedule
     `next`                                        a batch, or an error          wants rows or has a batch, or on `close`
-    the engine's thread     messages: ask, read,  its inbox                     the loop, the backend's reply of a call,
-    ("twinkle-stream")      a reply, a look                                     a plain call's end, a rank that is back,
-                                                                                the earliest deadline of a call
+    the engine's thread     messages: an ask,     its inbox                     the loop, the backend's reply of a call,
+    ("twinkle-stream")      what was read, a                                    a plain call's end, a rank that is back,
+                            call, a wake                                        the earliest deadline of a call
     the thread of plain     rows of plain stages  its queue                     the engine's thread
     stages ("...-stage")    and of `keep=`
     a lost data rank's      attempts to bring it  a pause, the workers, their   time, Ray, a WeightSync, `close`
     thread ("...-restart")  back (`recovery`)     weights
     a WeightSync that       nothing               `lock`: it begins no call     the end of the engine's step
-    publishes               (`held`)              meanwhile
+    publishes                                     meanwhile
 
 The loop and the thread share two things: queues, and `version`, a number that only the publisher writes. So Ctrl-C may
 come at any line of the loop: the stream then closes the engine, and loads the state before that `next` again.
+
+For each row that is not gone, `_given` has its batch of the source and its place there; `_made` has what the latest
+stage made. A call begins only with rows that the stage before it has made: what failed is never handed on.
 """
 
 from __future__ import annotations
@@ -28,47 +31,61 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from twinkle_remote.context import context_here
-from twinkle_remote.errors import NotInitializedError
+from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import calls_are_from
-from twinkle_remote.streams.calls import CallAtWork, CallsAtWork
-from twinkle_remote.streams.schedule import Schedule
-from twinkle_remote.streams.source import StreamBatch
-from twinkle_remote.streams.stages import rules_of
+from twinkle_remote.streams.recovery import DataRank
+from twinkle_remote.streams.schedule import Delivered, Schedule
+from twinkle_remote.streams.source import PlacedRows, SourceBatch, gathered
+from twinkle_remote.streams.stages import PlainStage, RemoteStage, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.streams.recovery import Recovery
-    from twinkle_remote.streams.schedule import Rules
-    from twinkle_remote.streams.source import SourceBatch
+    from twinkle_remote.streams.schedule import Rules, StageCall
     from twinkle_remote.streams.stages import Stage
     from twinkle_remote.streams.stats import Record
+
+    Answers = SimpleQueue[tuple[Any, Delivered] | Literal["read"] | BaseException]
 
 _log = logging.getLogger("twinkle.remote")
 _WAIT_SECONDS = 60.0  # after which the loop says once what it waits for
 _END_SECONDS = 1.0
-_Answer = StreamBatch | Literal["read"] | BaseException
+_NAMED = 4  # calls that are named then
 
 
-class _Ask:
-    """The loop asks for a batch; the thread answers with one, with a request to read the source, or with an error."""
+class _CallAtWork:
+    """A call at work.
 
-    def __init__(self) -> None:
-        self.answers: SimpleQueue[_Answer] = SimpleQueue()
-        self.reads = False  # it was asked to read, and has not
+    Attributes:
+        call: What the schedule has decided.
+        given: The rows.
+        pending: The call; None of a plain stage.
+        result: What a plain stage has made (of `keep=` the places that it refuses), or its error.
+        late: It is past its deadline: its rows are made again, and its data rank is free when it has answered.
+        dead: Ranks of its group that have died since it began, so that what it made may be lost.
+    """
+
+    def __init__(self, call: StageCall, given: Any) -> None:
+        self.call, self.given, self.began = call, given, time.perf_counter()
+        self.pending: PendingCall | None = None
+        self.result: PlacedRows | list[int] | Exception | None = None
+        self.late = False
+        self.dead: set[int] = set()
 
 
 class AheadEngine:
     """Drives a schedule with remote calls.
 
     Args:
-        stages: At least one; the one of `keep=` last.
+        stages: At least one; that of `keep=` comes after the others.
         rules: The options; `ahead` is above 0.
         record: Where rows are counted.
         recovery: The data ranks that are lost.
         first: Position of the first row.
         version: The version now.
-        line: File and line of the user's code that made the stream, for messages.
+        line: Of the user's code that made the stream, for messages.
 
     Attributes:
         version: The version now; the publisher sets it.
@@ -89,24 +106,30 @@ class AheadEngine:
         line: str,
     ) -> None:
         self.version, self.lock = version, threading.RLock()
-        self._recovery, self._line = recovery, line
-        self._inbox: SimpleQueue[_Ask | CallAtWork | tuple[SourceBatch | None] | None] = SimpleQueue()
+        self._stages, self._record, self._recovery, self._line = stages, record, recovery, line
         pools, of_stage = rules_of(stages)
-        self._schedule = Schedule(rules, pools, of_stage, first=first, version=version, counts=record.counts)
-        for pool, rank in recovery.lost():
-            self._schedule.set_usable(pool, rank, usable=False)
-        self._calls = CallsAtWork(self._schedule, stages, record, recovery, self._inbox.put, line)
-        self._ask: _Ask | None = None
+        self._schedule = Schedule(rules, pools, of_stage, first=first, version=version, stats=record.sums)
+        for lost in recovery.lost():
+            self._schedule.set_usable(*lost, usable=False)
+        self._given: dict[int, tuple[PlacedRows, int]] = {}
+        self._made: dict[int, tuple[PlacedRows, int]] = {}
+        self._at_work: dict[StageCall, _CallAtWork] = {}
+        self._has_deadlines = any(isinstance(stage, RemoteStage) and stage.call.spec.timeout for stage in stages)
+        self._asked: Answers | None = None
         self._error: BaseException | None = None
         self._source_error: Exception | None = None
         self._closed = False
-        target = context_here().run
-        self._thread = threading.Thread(target=target, args=(self._run,), name="twinkle-stream", daemon=True)
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._plain: SimpleQueue[_CallAtWork | None] = SimpleQueue()
+        self._thread, self._plain_thread = (
+            threading.Thread(target=context_here().run, args=(run,), name=name, daemon=True)
+            for run, name in ((self._run, "twinkle-stream"), (self._run_plain, "twinkle-stream-stage"))
+        )
         recovery.wake = partial(self._inbox.put, None)
 
     # the loop's side
 
-    def next(self, read: Callable[[], SourceBatch | None]) -> StreamBatch:
+    def next(self, read: Callable[[], SourceBatch | None]) -> tuple[Any, Delivered]:
         """The next batch; without rows at the end of the epoch.
 
         It waits until enough rows are finished; an error of a stage, the loss of all its workers, and the end of the
@@ -118,32 +141,39 @@ class AheadEngine:
         """
         if self._thread.ident is None:
             self._thread.start()
-        ask = _Ask()
-        self._inbox.put(ask)
-        while True:
-            found = self._wait(ask)
-            if found == "read":
-                batch = None
-                try:
-                    batch = read() if self._source_error is None else None
-                except Exception as raised:  # the loop has it after the rows before it
-                    self._source_error = raised
-                self._inbox.put((batch,))
-            elif isinstance(found, BaseException):
-                raise found
-            else:
-                error = None if found.rows else self._source_error
-                if error is not None:
-                    self._source_error = None
-                    raise error
-                return found
+        while (found := self._answer_to_loop()) == "read":
+            batch = None
+            try:
+                batch = read() if self._source_error is None else None
+            except Exception as raised:  # the loop has it after the rows before it
+                self._source_error = raised
+            self._inbox.put("end" if batch is None else batch)
+        if isinstance(found, BaseException):
+            raise found
+        error = None if found[1].rows else self._source_error
+        if error is not None:
+            self._source_error = None
+            raise error
+        return found
 
-    def _wait(self, ask: _Ask) -> _Answer:
+    def _answer_to_loop(self) -> tuple[Any, Delivered] | Literal["read"] | BaseException:
+        answers: Answers = SimpleQueue()
+        self._inbox.put(answers)
         try:
-            return ask.answers.get(timeout=_WAIT_SECONDS)
+            return answers.get(timeout=_WAIT_SECONDS)
         except Empty:
-            _log.warning("a stream has waited for %.0f s for its next batch: %s", _WAIT_SECONDS, self._calls.describe())
-            return ask.answers.get()
+            _log.warning("a stream has waited for %.0f s for its next batch: %s", _WAIT_SECONDS, self._describe())
+            return answers.get()
+
+    def _describe(self) -> str:
+        """The calls at work, with their ranks and stacks."""
+        works, lost = list(self._at_work.values()), len(self._recovery.lost())
+        lines = [f"{len(works)} calls are at work, {lost} data ranks are lost"]
+        for work in works[:_NAMED]:
+            name, seconds = self._stages[work.call.stage].name, time.perf_counter() - work.began
+            text = "" if work.pending is None else f": {work.pending.lateness(round(seconds, 1))}"
+            lines.append(f"{name} has been at row {work.call.rows[0]} for {seconds:.0f} s{text}")
+        return "\n".join(lines)
 
     def publish(self, version: int) -> None:
         """A version was published; the schedule knows it before it decides anything more."""
@@ -154,9 +184,24 @@ class AheadEngine:
         """End the threads, and cancel async calls; others end by themselves, and nothing waits for them."""
         self._closed = True
         self._inbox.put(None)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_END_SECONDS)
-        self._calls.end_plain()
+        self._plain.put(None)
+        is_idle = not any(work.pending is None for work in list(self._at_work.values()))
+        for thread in (self._thread, self._plain_thread) if is_idle else (self._thread,):
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(_END_SECONDS)
+
+    # the thread of plain stages
+
+    def _run_plain(self) -> None:
+        calls_are_from(self._line)
+        while (work := self._plain.get()) is not None:
+            stage, count = self._stages[work.call.stage], len(work.call.rows)
+            assert isinstance(stage, PlainStage)
+            try:
+                work.result = stage.refused(work.given, count) if stage.keeps else stage.made(work.given, count)
+            except Exception as error:
+                work.result = error
+            self._inbox.put(work)
 
     # the engine's thread
 
@@ -166,22 +211,28 @@ class AheadEngine:
             messages = [self._message()]
             while not self._inbox.empty():
                 messages.append(self._inbox.get())
+            asks = [message for message in messages if isinstance(message, SimpleQueue)]
+            self._asked = asks[-1] if asks else self._asked
             with self.lock:
                 try:
                     if self._error is None:
                         self._step(messages)
+                    self._answer()
                 except BaseException as error:
                     self._error = error
-                self._ask = next((one for one in reversed(messages) if isinstance(one, _Ask)), self._ask)
-                self._answer()
-        self._recovery.wake = _nothing
-        self._calls.close()
+                    self._answer()
+        for work in self._at_work.values():
+            if work.pending is not None and work.pending.spec.on_loop:
+                work.pending.cancel()
+        self._given.clear()
+        self._made.clear()
 
     def _message(self) -> Any:
         """The next message; None when a call is past its deadline."""
-        end = self._calls.deadline()
+        works = self._at_work.values() if self._has_deadlines else ()
+        ends = [work.pending.deadline for work in works if work.pending is not None and work.pending.deadline]
         try:
-            return self._inbox.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            return self._inbox.get(timeout=max(0.0, min(ends) - time.monotonic()) if ends else None)
         except Empty:
             return None
 
@@ -191,56 +242,155 @@ class AheadEngine:
         schedule = self._schedule
         if self.version > schedule.version:
             schedule.publish(self.version)
+        if self._asked is not None:
+            schedule.ask()
         for message in messages:
-            if isinstance(message, _Ask):
-                schedule.ask()
-            elif isinstance(message, CallAtWork):
-                self._calls.look_at(message)
-            elif isinstance(message, tuple):
-                self._read(*message)
-        self._calls.look_for_late()
-        for pool, rank in self._recovery.look():
-            schedule.set_usable(pool, rank, usable=True)
+            if isinstance(message, _CallAtWork):
+                self._look_at(message)
+            elif isinstance(message, SourceBatch):
+                schedule.read(message.rows.count, message.gone)
+                placed = ((row, (message.rows, row - message.first)) for row in message.positions)
+                self._given.update(one for one in placed if one[0] not in message.gone)
+            elif message == "end":
+                schedule.at_end = True
+        for work in list(self._at_work.values()) if self._has_deadlines else ():
+            self._look_at(work)
+        for back in self._recovery.look():
+            schedule.set_usable(*back, usable=True)
         while calls := schedule.next_calls():
+            for call in calls:  # all of them are at work before the first one begins, and may be lost with its workers
+                of_rows = self._made if call.stage else self._given
+                self._at_work[call] = _CallAtWork(call, gathered([of_rows[row] for row in call.rows]))
             for call in calls:
-                self._calls.begin(call)
-
-    def _read(self, batch: SourceBatch | None) -> None:
-        if self._ask is not None:
-            self._ask.reads = False
-        if batch is None:
-            self._schedule.at_end = True
-            return
-        self._schedule.read(batch.rows.count, batch.gone)
-        self._calls.read(batch)
+                self._begin(self._at_work[call])
 
     def _answer(self) -> None:
-        """Answer the loop, if it asks and there is something for it."""
-        ask, schedule = self._ask, self._schedule
-        if ask is None:
+        """Answer the loop once, if it asks and there is something for it."""
+        asked, schedule = self._asked, self._schedule
+        if asked is None:
             return
         if self._error is not None or self._closed:
-            self._ask = None
-            ask.answers.put(self._error or NotInitializedError("the stream was closed while its loop waited"))
+            asked.put(self._error or NotInitializedError("the stream was closed while its loop waited"))
         elif schedule.wants_rows():
-            if not ask.reads:
-                ask.reads = True
-                ask.answers.put("read")
+            asked.put("read")
         elif schedule.ready() or (schedule.at_end and not schedule.left):
-            self._ask = None
-            try:
-                ask.answers.put(self._batch())
-            except BaseException as error:
-                self._error = error
-                ask.answers.put(error)
+            batch = schedule.take()
+            schedule.at_end = schedule.at_end and bool(batch.rows)  # not for the next epoch
+            found = [self._made.pop(row) for row in batch.rows]
+            for row in (*batch.rows, *batch.gone):
+                self._given.pop(row, None)
+                self._made.pop(row, None)
+            asked.put((gathered(found), batch))
+        else:
+            return
+        self._asked = None
 
-    def _batch(self) -> StreamBatch:
-        delivered = self._schedule.take()
-        if not delivered.rows:
-            self._schedule.at_end = False  # for the next epoch
-        value = self._calls.take(delivered.rows, delivered.gone)
-        return StreamBatch(value, delivered.rows, delivered.begun, delivered.ended, delivered.gone)
+    # calls
 
+    def _begin(self, work: _CallAtWork) -> None:
+        call, stage = work.call, self._stages[work.call.stage]
+        if isinstance(stage, PlainStage):
+            if self._plain_thread.ident is None:
+                self._plain_thread.start()
+            self._plain.put(work)
+            return
+        first, last = min(call.rows), max(call.rows)
+        work.pending = stage.begin(call.rank, work.given, f"row {first}" if first == last else f"rows {first}-{last}")
+        if self._recovery.was_replaced(stage, call.rank):  # known meanwhile: the call may be the new worker's
+            self._over(work)
+            self._lose(stage, call, "it was started again")
+            self._schedule.again(call.rows, call.stage)
+        else:
+            work.pending.when_answered(partial(self._inbox.put, work))
 
-def _nothing() -> None:
-    """The engine is closed."""
+    def _look_at(self, work: _CallAtWork) -> None:
+        """Take a call in if it is over; it may have been looked at before, for another rank's reply."""
+        pending = work.pending
+        if work.late and pending is not None and pending.done():
+            self._schedule.over(work.call.stage, work.call.rank)
+            work.late = False
+        elif self._at_work.get(work.call) is work:
+            if pending is None and work.result is not None:
+                self._plain_over(work, work.result)
+            elif pending is not None and (pending.done() or pending.failed() or pending.late()):
+                self._remote_over(work, pending)
+
+    def _plain_over(self, work: _CallAtWork, result: PlacedRows | list[int] | Exception) -> None:
+        call = work.call
+        self._over(work)
+        if isinstance(result, PlacedRows):
+            self._keep(call, result)
+        elif isinstance(result, Exception):  # of a lost worker: what it was given may be lost
+            self._failed(call, result, 0 if isinstance(result, WorkerDiedError) else None)
+        else:
+            self._schedule.made(call, [call.rows[place] for place in result])
+
+    def _remote_over(self, work: _CallAtWork, pending: PendingCall) -> None:
+        call, stage = work.call, self._stages[work.call.stage]
+        assert isinstance(stage, RemoteStage)
+        try:
+            pending.wait(0.0)
+            made = stage.made(call.rank, pending, len(call.rows))
+        except Exception as error:
+            work.late = not (pending.done() or pending.failed())
+            self._over(work)
+            if isinstance(error, WorkerDiedError):
+                self._died(stage, call, pending, error)
+            else:
+                self._failed(call, error)
+        else:
+            self._over(work, max(pending.outcome(rank).seconds for rank in stage.collects[call.rank]))
+            if work.dead and self._recovery.is_lost(made, stage.call.component.group, work.dead):
+                self._schedule.again(call.rows)
+            else:
+                self._keep(call, made)
+
+    def _over(self, work: _CallAtWork, seconds: float | None = None) -> None:
+        """A call is at work no more; its data rank is free, unless it is late."""
+        del self._at_work[work.call]
+        if not work.late:
+            self._schedule.over(work.call.stage, work.call.rank)
+        if work.call.stage < len(self._record.stages):  # `keep=` has no metrics
+            ran = time.perf_counter() - work.began if seconds is None else seconds
+            self._record.ran(work.call.stage, len(work.call.rows), ran)
+
+    def _keep(self, call: StageCall, made: PlacedRows) -> None:
+        self._made.update((row, (made, place)) for place, row in enumerate(call.rows))
+        self._schedule.made(call)
+
+    def _failed(self, call: StageCall, error: Exception, stage: int | None = None) -> None:
+        """A stage raised: the error ends the stream, or the row is skipped, if it was made alone after a first one."""
+        if not self._schedule.failed(call, stage):
+            return
+        where = f"row {call.rows[0]} of the stream, for which {self._stages[call.stage].name} raised twice"
+        if self._schedule.rules.on_error == "raise":
+            error.add_note(f"  while a stream made {where}; it stays in the state, and on_error='skip' leaves it out")
+            raise error
+        _log.warning("%s, is skipped: %s: %s", where, type(error).__name__, error)
+
+    # lost workers
+
+    def _died(self, stage: RemoteStage, call: StageCall, pending: PendingCall, error: WorkerDiedError) -> None:
+        failure = pending.first_failure() if pending.failed() else None
+        if failure is None or failure.died:
+            self._lose(stage, call, str(error))
+            self._schedule.again(call.rows, call.stage)
+        elif failure.trace:  # a method has raised it, which called another component
+            self._failed(call, error)
+        else:  # what it was given is lost
+            self._schedule.again(call.rows)
+
+    def _lose(self, stage: RemoteStage, call: StageCall, why: str) -> None:
+        """Others make the rows of a data rank, and those again that are on its workers alone."""
+        rank, group = DataRank(self._schedule.stages[call.stage].pool, call.rank), stage.call.component.group
+        self._schedule.set_usable(*rank, usable=False)
+        self._recovery.lose(rank, why=why)
+        dead, at_work = set(stage.peers[call.rank]), set(call.rows)
+        for other in self._at_work.values():
+            at_work.update(other.call.rows)
+            of = self._stages[other.call.stage]
+            if isinstance(of, RemoteStage) and of.call.component.group == group:
+                other.dead |= dead
+        every = {id(rows): rows for rows, _ in self._made.values()}
+        lost = {key for key, rows in every.items() if self._recovery.is_lost(rows, group, dead)}
+        self._schedule.again([row for row, (rows, _) in self._made.items() if id(rows) in lost and row not in at_work])

@@ -12,17 +12,18 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.protocol.backend import RestartingBackend
-from twinkle_remote.sessions.weights import WorkersOf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.weights import WeightSource, WorkersOf
+    from twinkle_remote.streams.source import PlacedRows
     from twinkle_remote.streams.stages import RemoteStage
 
 _log = logging.getLogger("twinkle.remote")
@@ -31,25 +32,11 @@ _TRIES = 8  # where workers can be started again: they may die on their way back
 _ANSWER_SECONDS = 60.0
 
 
-@dataclass(slots=True)
-class LostRank:
-    """A lost data rank.
-
-    Attributes:
-        pool: Its pool.
-        rank: The data rank.
-        stages: The stages that run on it.
-        tried: Attempts to bring it back that have failed.
-    """
+class DataRank(NamedTuple):
+    """A data rank of a pool of workers."""
 
     pool: int
     rank: int
-    stages: Sequence[RemoteStage]
-    tried: int = 0
-
-    def workers(self) -> Iterator[WorkersOf]:
-        """Its workers, once for each stage."""
-        return (stage.workers(self.rank) for stage in self.stages)
 
 
 class Recovery:
@@ -63,68 +50,81 @@ class Recovery:
         wake: Called in another thread when there is something for `look`.
     """
 
-    def __init__(self, stages: Sequence[tuple[int, RemoteStage]], runtime: Runtime) -> None:
+    def __init__(self, stages: Iterable[tuple[int, RemoteStage]], runtime: Runtime) -> None:
         self.runtime = runtime
-        self._stages = stages
+        self.wake: Callable[[], None] = lambda: None
+        self._stages: dict[int, list[RemoteStage]] = defaultdict(list)
         self._known: dict[tuple[str, int], WorkerInfo] = {}  # workers that have current weights
-        self._lost: dict[tuple[int, int], LostRank] = {}
-        self._over: queue.SimpleQueue[tuple[LostRank, Exception | None]] = queue.SimpleQueue()  # attempts
+        self._tried: dict[DataRank, int] = {}  # those that are lost, and how many attempts have failed
+        self._attempts: queue.SimpleQueue[tuple[DataRank, Exception | None]] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self.wake: Callable[[], None] = _nothing
-        for _, stage in stages:
-            self._record(WorkersOf(stage.component, stage.component.ranks))
+        for pool, stage in stages:
+            self._stages[pool].append(stage)
+            for rank in range(len(stage.peers)):
+                self._known.update(self._infos(stage.workers(rank)))
 
-    def lost(self) -> Sequence[tuple[int, int]]:
-        """The pool and the data rank of those that are lost now."""
-        return list(self._lost)
+    def lost(self) -> Sequence[DataRank]:
+        """Those that are lost now."""
+        return list(self._tried)
 
     def was_replaced(self, stage: RemoteStage, rank: int) -> bool:
         """Whether a worker of a data rank was started again since it had current weights."""
-        workers = stage.workers(rank)
-        group = self.runtime.backend.group(workers.component.group)
-        return any(group.info(one) != self._known[workers.component.group, one] for one in workers.ranks)
+        return any(self._known[worker] != info for worker, info in self._infos(stage.workers(rank)).items())
 
-    def lose(self, pool: int, rank: int, *, why: str) -> None:
+    def is_lost(self, rows: PlacedRows, group: str, dead: Collection[int]) -> bool:
+        """Whether workers of a group that have died have the only copy of rows."""
+        if rows.holder is None or rows.holder[0] != group or set(rows.holder[1]).isdisjoint(dead):
+            return False
+        return not all(map(self.runtime.backend.store.outlives_worker, rows.holder[2]))
+
+    def lose(self, lost: DataRank, *, why: str) -> None:
         """A worker of a data rank has ended, or was started again by somebody else; returns at once."""
-        if (pool, rank) in self._lost:
+        if lost in self._tried:
             return
-        stages = [stage for of_pool, stage in self._stages if of_pool == pool]
-        lost = self._lost[pool, rank] = LostRank(pool, rank, stages)
-        _log.warning("a worker of %s is lost; others make its rows again: %s", stages[0].name, why.partition("\n")[0])
-        for workers in lost.workers():
-            for source in self.runtime.weights.of(workers.component):
-                source.leave_out(workers)
+        self._tried[lost] = 0
+        _log.warning("a worker of %s is lost; others make its rows again: %s", self._name(lost), why.partition("\n")[0])
+        for source, workers in self._sources(lost):
+            source.leave_out(workers)
         threading.Thread(target=self._bring_back, args=(lost,), name="twinkle-stream-restart", daemon=True).start()
 
-    def look(self) -> Sequence[tuple[int, int]]:
+    def look(self) -> Sequence[DataRank]:
         """The data ranks that are back since the last look.
 
         Raises:
             TwinkleError: All data ranks of a stage are lost, and none comes back.
         """
         back = []
-        while not self._over.empty():
-            lost, error = self._over.get()
+        while not self._attempts.empty():
+            lost, error = self._attempts.get()
             if error is None:
-                del self._lost[lost.pool, lost.rank]
-                back.append((lost.pool, lost.rank))
-                _log.warning("a worker of %s is back, and takes rows again", lost.stages[0].name)
-            else:
-                level = logging.WARNING if lost.tried == 1 else logging.DEBUG
-                _log.log(level, "a worker of %s is not back: %s", lost.stages[0].name, str(error).partition("\n")[0])
-                self._check_some_are_left(lost, error)
+                del self._tried[lost]
+                back.append(lost)
+                _log.warning("a worker of %s is back, and takes rows again", self._name(lost))
+                continue
+            self._tried[lost] += 1
+            level = logging.WARNING if self._tried[lost] == 1 else logging.DEBUG
+            _log.log(level, "a worker of %s is not back: %s", self._name(lost), str(error).partition("\n")[0])
+            others = [tried for one, tried in self._tried.items() if one.pool == lost.pool]
+            all_lost = len(others) == len(self._stages[lost.pool][0].peers)
+            if all_lost and min(others) >= (2 if self._restarting() is None else _TRIES):
+                error.add_note(f"  all workers of {self._name(lost)} are lost, and the stream cannot continue")
+                raise error
         return back
 
     def close(self) -> None:
         """Bring nothing back any more, and leave the ranks to the syncs."""
         self._closed.set()
-        for lost in self._lost.values():
-            for workers in lost.workers():
-                for source in self.runtime.weights.of(workers.component):
-                    source.take_back(workers)
+        for lost in self._tried:
+            for source, workers in self._sources(lost):
+                source.take_back(workers)
 
-    def _record(self, workers: WorkersOf) -> None:
-        self._known.update(self._infos(workers))
+    def _name(self, lost: DataRank) -> str:
+        return self._stages[lost.pool][0].name
+
+    def _sources(self, lost: DataRank) -> Sequence[tuple[WeightSource, WorkersOf]]:
+        """The sources of the weights of a data rank, each with the workers that it gives them to."""
+        found = [stage.workers(lost.rank) for stage in self._stages[lost.pool]]
+        return [(source, workers) for workers in found for source in self.runtime.weights.of(workers.component)]
 
     def _infos(self, workers: WorkersOf) -> dict[tuple[str, int], WorkerInfo]:
         """The workers that have these ranks now."""
@@ -132,18 +132,11 @@ class Recovery:
         group = self.runtime.backend.group(name)
         return {(name, rank): group.info(rank) for rank in workers.ranks}
 
-    def _can_restart(self) -> bool:
+    def _restarting(self) -> RestartingBackend | None:
         backend = self.runtime.backend
-        return isinstance(backend, RestartingBackend) and backend.can_restart
+        return backend if isinstance(backend, RestartingBackend) and backend.can_restart else None
 
-    def _check_some_are_left(self, lost: LostRank, error: Exception) -> None:
-        others = [one for one in self._lost.values() if one.pool == lost.pool]
-        tries = _TRIES if self._can_restart() else 2
-        if len(others) == len(lost.stages[0].peers) and all(one.tried >= tries for one in others):
-            error.add_note(f"  all workers of {lost.stages[0].name} are lost, and the stream cannot continue")
-            raise error
-
-    def _bring_back(self, lost: LostRank) -> None:
+    def _bring_back(self, lost: DataRank) -> None:
         """Try until it is back; in a thread of its own."""
         pause, is_back = _FIRST_SECONDS, False
         while not is_back and not self._closed.wait(pause):
@@ -151,32 +144,26 @@ class Recovery:
             try:
                 self._restart(lost)
             except Exception as error:  # of the backend, a constructor, the sync: the next attempt may do better
-                lost.tried += 1
-                self._over.put((lost, error))
+                self._attempts.put((lost, error))
             else:
                 is_back = True
-                self._over.put((lost, None))
+                self._attempts.put((lost, None))
             self.wake()
 
-    def _restart(self, lost: LostRank) -> None:
-        stage, backend = lost.stages[0], self.runtime.backend
+    def _restart(self, lost: DataRank) -> None:
+        stage, restarting = self._stages[lost.pool][0], self._restarting()
         workers = stage.workers(lost.rank)
-        if isinstance(backend, RestartingBackend) and backend.can_restart and not self._answers(lost):
-            backend.restart_ranks(workers.component.group, workers.ranks)
+        if restarting is not None and not self._answers(stage, lost.rank):
+            restarting.restart_ranks(workers.component.group, workers.ranks)
         infos = self._infos(workers)  # one that takes its place while weights come has those of its constructor
         stage.ask(lost.rank).wait(_ANSWER_SECONDS)
-        for one in lost.stages:
-            for source in self.runtime.weights.of(one.component):
-                source.catch_up(one.workers(lost.rank))
+        for source, own in self._sources(lost):
+            source.catch_up(own)
         self._known.update(infos)
 
-    def _answers(self, lost: LostRank) -> bool:
+    def _answers(self, stage: RemoteStage, rank: int) -> bool:
         try:
-            lost.stages[0].ask(lost.rank).wait(_ANSWER_SECONDS)
+            stage.ask(rank).wait(_ANSWER_SECONDS)
         except Exception:  # it has ended, it is at its constructor, or that has raised
             return False
         return True
-
-
-def _nothing() -> None:
-    """Nobody looks."""

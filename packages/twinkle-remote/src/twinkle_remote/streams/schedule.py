@@ -11,11 +11,13 @@ it is in one of the next `max_lag` batches (docs/streams.md has the proof). This
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from itertools import islice
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from twinkle_remote.streams.stats import StreamStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,19 +58,7 @@ class Rules:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(repr, choices))}")
 
 
-@dataclass(slots=True)
-class Counts:
-    """Numbers of rows by what became of them: `lag` has those that were delivered, by their lag in versions."""
-
-    lag: Counter[int] = field(default_factory=Counter)
-    redone: int = 0
-    dropped: int = 0
-    skipped: int = 0
-    refused: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StageRule:
+class StageRule(NamedTuple):
     """Where a stage runs, and what it takes at a time.
 
     Attributes:
@@ -104,49 +94,7 @@ class _Row:
     batch: int
     begun: int = -1
     ended: int = -1
-    failed: int = -1  # the stage that raised for it, until it is done
-
-
-class _Lane:
-    """The data ranks of a pool, for stages that wait for each other there; the least busy one comes first."""
-
-    def __init__(self, ranks: int, calls: int) -> None:
-        self.calls = calls
-        self.loads = [0] * ranks
-        self.usable = [True] * ranks
-        self._heap = [(0, rank) for rank in range(ranks)]  # with entries that do not hold any more
-
-    def change(self, rank: int, by: int) -> None:
-        """A call begins or ends on a data rank."""
-        self.loads[rank] += by
-        self._push(rank)
-
-    def set_usable(self, rank: int, *, usable: bool) -> None:
-        """A data rank takes no more work, or work again."""
-        self.usable[rank] = usable
-        self._push(rank)
-
-    def _push(self, rank: int) -> None:
-        if self.usable[rank] and self.loads[rank] < self.calls:
-            heappush(self._heap, (self.loads[rank], rank))
-            if len(self._heap) > 4 * len(self.loads) + 16:
-                self._heap = [(load, one) for one, load in enumerate(self.loads) if self.usable[one]]
-                heapify(self._heap)
-
-    def least_busy(self, most: int) -> list[int]:
-        """Data ranks that can take a call, and have equally few: at most so many."""
-        heap, found = self._heap, list[int]()
-        while heap and len(found) < most:
-            load, rank = heap[0]
-            if load != self.loads[rank] or not self.usable[rank] or load >= self.calls or rank in found[-1:]:
-                heappop(heap)
-            elif found and load != self.loads[found[0]]:
-                break
-            else:
-                found.append(heappop(heap)[1])
-        for rank in found:
-            heappush(heap, (self.loads[rank], rank))
-        return found
+    failed: int = -1  # the stage that raised for it, until it is done: it is alone in its calls
 
 
 class Schedule:
@@ -158,7 +106,7 @@ class Schedule:
         stages: At least one.
         first: Position of the first row.
         version: Version of the weights now.
-        counts: Where rows are counted.
+        stats: Where rows are counted by what became of them.
     """
 
     def __init__(
@@ -169,25 +117,21 @@ class Schedule:
         *,
         first: int = 0,
         version: int = 0,
-        counts: Counts | None = None,
+        stats: StreamStats | None = None,
     ) -> None:
         self.rules, self.pools, self.stages = rules, pools, stages
         self.version = version
-        self.counts = Counts() if counts is None else counts
+        self.stats = StreamStats() if stats is None else stats
         self.at_end = False
         self.next_row = first  # position after the last row that was read
         self._rows: dict[int, _Row] = {}  # all that are not gone, in the source's order
+        self._batches: dict[int, dict[int, None]] = {}  # the same by the batch of the source
         self._unbegun: deque[int] = deque()
         self._waiting: list[list[int]] = [[] for _ in stages]  # heaps; of the first stage, rows that are made again
-        self._alone: list[deque[int]] = [deque() for _ in stages]  # rows for which a stage raised, one a call
         self._finished: dict[int, None] = {}  # in the order of their arrival
-        self._missing: dict[int, int] = {}  # batches of the source: rows that are not finished
-        self._left: dict[int, int] = {}  # batches of the source: rows that are not gone
-        lanes: dict[tuple[int, int], _Lane] = {}  # an async stage does not wait for others
-        keys = [(one.pool, -1 if one.calls == 1 else index) for index, one in enumerate(stages)]
-        for key, one in zip(keys, stages, strict=True):
-            lanes.setdefault(key, _Lane(pools[one.pool], one.calls))
-        self._lanes = [lanes[key] for key in keys]
+        self._usable = [[True] * ranks for ranks in pools]
+        loads = {rule.pool: [0] * pools[rule.pool] for rule in stages}  # `def` stages of a pool wait for each other
+        self._loads = [loads[rule.pool] if rule.calls == 1 else [0] * pools[rule.pool] for rule in stages]
         self._batch = rules.rows or 1  # rows of a batch; without `rows` the largest one that was read
         self._unused = 0  # rows that are begun and not gone
         self._reads = 0
@@ -203,7 +147,7 @@ class Schedule:
 
     def wants_rows(self) -> bool:
         """Whether the next batch of the source should be read."""
-        return not self.at_end and len(self._rows) < self._room(asked=True)
+        return not self.at_end and len(self._rows) < self._allowed(asked=True)
 
     def read(self, count: int, delivered: Iterable[int] = ()) -> None:
         """A batch of the source; some of its rows were delivered before a resume."""
@@ -213,21 +157,22 @@ class Schedule:
         self._rows.update((row, _Row(self._reads)) for row in fresh)
         self._unbegun += fresh
         if fresh:
-            self._missing[self._reads] = self._left[self._reads] = len(fresh)
+            self._batches[self._reads] = dict.fromkeys(fresh)
         if self.rules.rows is None:
             self._batch = max(self._batch, count)
 
-    def _room(self, *, asked: bool) -> int:
-        room = self.rules.ahead + asked * self._batch
-        return room if self.rules.max_lag is None else min(room, (self.rules.max_lag + asked) * self._batch)
+    def _allowed(self, *, asked: bool) -> int:
+        """Rows that may be begun and not gone."""
+        allowed = self.rules.ahead + asked * self._batch
+        return allowed if self.rules.max_lag is None else min(allowed, (self.rules.max_lag + asked) * self._batch)
 
     def _beginnable(self) -> int:
         """Rows that were not begun and may be: with `max_lag` and the source's batches, those of so many."""
-        room = min(len(self._unbegun), max(0, self._room(asked=self._asked) - self._unused))
-        if not room or self.rules.rows is not None or self.rules.max_lag is None:
-            return room
-        limit = set(islice(self._left, self.rules.max_lag + self._asked))
-        return sum(self._rows[row].batch in limit for row in islice(self._unbegun, room))
+        allowed = min(len(self._unbegun), max(0, self._allowed(asked=self._asked) - self._unused))
+        if not allowed or self.rules.rows is not None or self.rules.max_lag is None:
+            return allowed
+        limit = set(islice(self._batches, self.rules.max_lag + self._asked))
+        return sum(self._rows[row].batch in limit for row in islice(self._unbegun, allowed))
 
     # work
 
@@ -236,10 +181,10 @@ class Schedule:
         return next((calls for stage in reversed(range(len(self.stages))) if (calls := self._calls_of(stage))), [])
 
     def _calls_of(self, stage: int) -> list[StageCall]:
-        rule, ready = self.stages[stage], len(self._waiting[stage]) + len(self._alone[stage])
+        rule, ready = self.stages[stage], len(self._waiting[stage])
         if stage == 0:
             ready += self._beginnable()
-        free = self._lanes[stage].least_busy(ready) if ready else []
+        free = self._free(stage)[:ready] if ready else []
         if not free:
             return []
         most = -(-self._batch // self.pools[rule.pool]) if rule.many else 1
@@ -247,22 +192,29 @@ class Schedule:
         for rank in free:
             if rows := self._next_rows(stage, min(share, ready)):
                 ready -= len(rows)
-                self._lanes[stage].change(rank, 1)
+                self._loads[stage][rank] += 1
                 calls.append(StageCall(stage, rank, rows))
         return calls
 
+    def _free(self, stage: int) -> list[int]:
+        """Data ranks that can take a call, and have equally few."""
+        rule, loads = self.stages[stage], self._loads[stage]
+        usable = self._usable[rule.pool]
+        least = min(compress(loads, usable), default=rule.calls)
+        return [rank for rank, load in enumerate(loads) if load == least < rule.calls and usable[rank]]
+
     def _next_rows(self, stage: int, most: int) -> tuple[int, ...]:
-        """The rows of the next call: at most so many, or one for which the stage raised."""
-        if most and self._alone[stage]:
-            rows = [self._alone[stage].popleft()]
-        else:
-            rows = []
-            for _ in range(most):
-                if self._waiting[stage]:
-                    rows.append(heappop(self._waiting[stage]))
-                else:
-                    rows.append(self._unbegun.popleft())
-                    self._unused += 1
+        """The rows of the next call: at most so many, or one for which a stage raised."""
+        rows, waiting, alone = list[int](), self._waiting[stage], False
+        while len(rows) < most and not alone:
+            if waiting:
+                alone = self._rows[waiting[0]].failed >= 0
+                if alone and rows:
+                    break
+                rows.append(heappop(waiting))
+            else:
+                rows.append(self._unbegun.popleft())
+                self._unused += 1
         if stage == 0:
             for row in rows:
                 self._rows[row].begun = self.version
@@ -270,7 +222,7 @@ class Schedule:
 
     def over(self, stage: int, rank: int) -> None:
         """A call is over, however it went: its data rank may get another one."""
-        self._lanes[stage].change(rank, -1)
+        self._loads[stage][rank] -= 1
 
     def made(self, call: StageCall, refused: Iterable[int] = ()) -> None:
         """A call returned a row for each row; some of them were refused by `keep`."""
@@ -281,20 +233,13 @@ class Schedule:
             if last:
                 own.ended = self.version
                 self._finished[row] = None
-                self._missing[own.batch] -= 1
             else:
-                self._wait(row, call.stage + 1)
+                heappush(self._waiting[call.stage + 1], row)
         for row in refused:
-            self.counts.refused += 1
-            self._let_go(row)
-        if last and self.rules.stale == "drop":
+            self.stats.refused += 1
+            self._leave_out(row)
+        if last:
             self._drop_old([row for row in call.rows if row in self._finished])
-
-    def _wait(self, row: int, stage: int) -> None:
-        if self._rows[row].failed >= 0:
-            self._alone[stage].append(row)
-        else:
-            heappush(self._waiting[stage], row)
 
     def failed(self, call: StageCall, stage: int | None = None) -> bool:
         """A stage raised: its rows are made again, one a call; whether it raised for the second time for its row.
@@ -305,68 +250,56 @@ class Schedule:
         """
         again = self._rows[call.rows[0]].failed == call.stage  # such a row is alone in its call
         if again and self.rules.on_error == "skip":
-            self.counts.skipped += 1
-            self._let_go(call.rows[0])
+            self.stats.skipped += 1
+            self._leave_out(call.rows[0])
             return True
         for row in call.rows:
             self._rows[row].failed = call.stage
-            self._wait(row, call.stage if stage is None else stage)
+            heappush(self._waiting[call.stage if stage is None else stage], row)
         return again
 
     def again(self, rows: Iterable[int], stage: int = 0) -> None:
-        """Make the rows of a call that is over again from a stage on, because what was made of them is lost."""
-        for row in rows:
-            own = self._rows[row]
-            if row in self._finished:
-                del self._finished[row]
-                self._missing[own.batch] += 1
-            self.counts.redone += 1
-            self._wait(row, stage)
-
-    def withdraw(self, rows: Iterable[int]) -> None:
-        """Make rows again that wait for a stage or are finished, because what was made of them is lost."""
+        """Make rows again from a stage on, because what was made of them is lost; none of them is at work."""
         lost = set(rows)
-        for stage, waiting in enumerate(self._waiting):
-            if not lost.isdisjoint(waiting):
-                self._waiting[stage] = [row for row in waiting if row not in lost]
-                heapify(self._waiting[stage])
-        self._alone = [deque(row for row in waiting if row not in lost) for waiting in self._alone]
-        self.again(sorted(lost))
+        self._waiting = [
+            waiting if lost.isdisjoint(waiting) else sorted(set(waiting) - lost) for waiting in self._waiting
+        ]
+        for row in lost:
+            self._finished.pop(row, None)
+            heappush(self._waiting[stage], row)
+        self.stats.redone += len(lost)
 
     def set_usable(self, pool: int, rank: int, *, usable: bool) -> None:
         """A data rank takes no more work, or work again."""
-        for lane in {lane for lane, one in zip(self._lanes, self.stages, strict=True) if one.pool == pool}:
-            lane.set_usable(rank, usable=usable)
+        self._usable[pool][rank] = usable
 
     # the loop
 
     def publish(self, version: int) -> None:
         """A version of the weights was published."""
         self.version = version
-        if self.rules.stale == "drop":
-            self._drop_old(list(self._finished))
+        self._drop_old(list(self._finished))
 
     def _drop_old(self, rows: Iterable[int]) -> None:
+        if self.rules.stale == "use" or self.rules.max_lag is None:
+            return
         for row in rows:
-            if self.rules.max_lag is not None and self._rows[row].begun + self.rules.max_lag < self.version:
-                self.counts.dropped += 1
-                self._let_go(row)
+            if self._rows[row].begun + self.rules.max_lag < self.version:
+                self.stats.dropped += 1
+                self._leave_out(row)
 
-    def _let_go(self, row: int) -> None:
+    def _leave_out(self, row: int) -> None:
         """A row will not be delivered."""
         self._forget(row)
         self._gone.append(row)
 
     def _forget(self, row: int) -> None:
-        own = self._rows.pop(row)
+        batch = self._rows.pop(row).batch
+        self._finished.pop(row, None)
         self._unused -= 1
-        if row in self._finished:
-            del self._finished[row]
-        else:
-            self._missing[own.batch] -= 1
-        self._left[own.batch] -= 1
-        if not self._left[own.batch]:
-            del self._left[own.batch], self._missing[own.batch]
+        del self._batches[batch][row]
+        if not self._batches[batch]:
+            del self._batches[batch]
 
     def ask(self) -> None:
         """The loop wants the next batch."""
@@ -381,7 +314,7 @@ class Schedule:
         rows = self._next()
         self._asked = False
         begun, ended = [self._rows[row].begun for row in rows], [self._rows[row].ended for row in rows]
-        self.counts.lag.update(self.version - one for one in begun)
+        self.stats.lag.update(self.version - one for one in begun)
         for row in rows:
             self._forget(row)
         gone, self._gone = self._gone, []
@@ -389,12 +322,10 @@ class Schedule:
 
     def _next(self) -> list[int]:
         """The rows of the next batch; [] if it is not finished."""
+        by_arrival = self.rules.order == "arrival"
         if self.rules.rows is None:
-            whole = (batch for batch, missing in self._missing.items() if not missing)
-            batch = next(whole, None) if self.rules.order == "arrival" else next(iter(self._missing), None)
-            if batch is None or self._missing[batch]:
-                return []
-            return sorted(row for row in self._finished if self._rows[row].batch == batch)
+            batches = islice(self._batches.values(), None if by_arrival else 1)
+            return next((list(rows) for rows in batches if all(row in self._finished for row in rows)), [])
         wanted = min(self.rules.rows, len(self._rows)) if self.at_end else self.rules.rows
-        found = list(islice(self._finished if self.rules.order == "arrival" else self._rows, wanted))
+        found = list(islice(self._finished if by_arrival else self._rows, wanted))
         return found if len(found) == wanted and all(row in self._finished for row in found) else []

@@ -37,6 +37,20 @@ class PlacedRows:
     holder: tuple[str, Sequence[int], Sequence[object]] | None = None
 
 
+def gathered(found: Sequence[tuple[PlacedRows, int]]) -> Any:
+    """One value of rows of several, each given with its place there: lazy where one of them is; None of no rows."""
+    runs: list[tuple[PlacedRows, int, int]] = []
+    for rows, place in found:
+        if runs and runs[-1][0] is rows and runs[-1][2] == place:
+            runs[-1] = (rows, runs[-1][1], place + 1)
+        else:
+            runs.append((rows, place, place + 1))
+    parts = [
+        rows.value if stop - start == rows.count else take(rows.value, slice(start, stop)) for rows, start, stop in runs
+    ]
+    return concat(parts) if len(parts) > 1 else next(iter(parts), None)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
     """A batch of the source.
@@ -52,34 +66,15 @@ class SourceBatch:
 
     rows: PlacedRows
     first: int
-    gone: Sequence[int]
+    gone: Collection[int]
     epoch: int
     indices: Sequence[int]
     before: dict[str, Any]
 
     @property
-    def stop(self) -> int:
-        """Position after its last row."""
-        return self.first + self.rows.count
-
-
-@dataclass(frozen=True, slots=True)
-class StreamBatch:
-    """A batch that an engine made.
-
-    Attributes:
-        value: Its rows.
-        rows: Their positions.
-        begun: Version of the weights when the first stage began, of each row.
-        ended: Version when the last stage was done.
-        gone: Positions of rows that were left out since the last batch.
-    """
-
-    value: Any
-    rows: Sequence[int]
-    begun: Sequence[int]
-    ended: Sequence[int]
-    gone: Sequence[int]
+    def positions(self) -> range:
+        """The positions of its rows."""
+        return range(self.first, self.first + self.rows.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +141,16 @@ class RowSource:
         """
         while not self.at_end:
             before = self._before()
-            value = self._next(before)
-            if value is None:
-                break
-            batch = self._batch(value[0], before)
-            if batch is not None:
-                self.next_row = batch.stop
-                self._kept.append(batch)
-                return batch
+            for value in self._next(before):
+                batch = self._batch(value, before)
+                if batch is not None:
+                    self.next_row = batch.positions.stop
+                    self._kept.append(batch)
+                    return batch
         return None
 
-    def _next(self, before: Mapping[str, Any]) -> tuple[Any] | None:
+    def _next(self, before: Mapping[str, Any]) -> Sequence[Any]:
+        """The next value of the source; none at the end of the epoch."""
         if self._is_lost:
             raise ValueError(
                 "the stream's source is an iterator that was interrupted or has failed, and its next row is not known: "
@@ -169,23 +163,24 @@ class RowSource:
         except StopIteration:
             self._iterator, self._pass, self._pass_first = None, self._pass + 1, self.next_row
             self.at_end, self._skip = True, 0
-            return None
+            return ()
         except Exception:
             self._go_back(before)
             raise
 
     def _batch(self, value: Any, before: dict[str, Any]) -> SourceBatch | None:
         """The batch without fillers; None if it has no rows that are wanted."""
-        info = value if not isinstance(value, Lazy) and _numbers_rows(value) else getattr(self._batches, "info", None)
-        if info is value and isinstance(value, list | tuple):
+        is_lazy = isinstance(value, Lazy)
+        numbers_rows = not is_lazy and all(hasattr(value, name) for name in ("indices", "valid", "epoch"))
+        info = value if numbers_rows else getattr(self._batches, "info", None)
+        if numbers_rows and isinstance(value, list | tuple):
             value = list(value)  # the stage gets samples; what the batch tells of them is kept here
-        count = rows_of(value, "a batch of the source") if not isinstance(value, Lazy) else None
-        if isinstance(value, Lazy):
-            count = len(value) if info is None else len(info.indices)
+        count = rows_of(value, "a batch of the source") if not is_lazy else len(value if info is None else info.indices)
         if count is None:
             raise TypeError(f"a stream's source yields values with rows, got {type(value).__name__} {value!r:.60}")
         valid = range(count) if info is None else [row for row, kept in enumerate(info.valid) if kept]
-        skipped, self._skip = min(self._skip, len(valid)), max(0, self._skip - len(valid))
+        skipped = min(self._skip, len(valid))
+        self._skip -= skipped
         valid = valid[skipped:]
         if not valid:
             return None
@@ -193,21 +188,18 @@ class RowSource:
         indices: Sequence[int] = range(number, number + len(valid))
         if info is not None:
             indices, epoch = [info.indices[row] for row in valid], info.epoch
-        if len(valid) < count:
-            value = take(value, valid)
-        positions = range(self.next_row, self.next_row + len(valid))
-        gone = [row for row in positions if row in self._gone] if self._gone else ()
-        return SourceBatch(PlacedRows(value, len(valid)), self.next_row, gone, epoch, indices, before)
+        rows = PlacedRows(take(value, valid) if len(valid) < count else value, len(valid))
+        gone = self._gone.intersection(range(self.next_row, self.next_row + len(valid)))
+        return SourceBatch(rows, self.next_row, gone, epoch, indices, before)
 
     def numbers(self, rows: Sequence[int]) -> tuple[list[int], int]:
         """The index in the dataset of each row, and the epoch of the last one; the rows are kept."""
-        indices, epoch, batch = list[int](), self._pass, None
+        batch, indices = self._kept[0], list[int]()
         for row in rows:
-            if batch is None or not batch.first <= row < batch.stop:
-                batch = next(one for one in self._kept if row < one.stop)
+            if row not in batch.positions:
+                batch = next(one for one in self._kept if row in one.positions)
             indices.append(batch.indices[row - batch.first])
-            epoch = batch.epoch
-        return indices, epoch
+        return indices, batch.epoch
 
     # the state
 
@@ -218,22 +210,17 @@ class RowSource:
     def let_go(self, rows: Iterable[int]) -> None:
         """Rows were delivered or left out."""
         self._gone.update(rows)
-        done = 0
-        for batch in self._kept:
-            if not self._gone.issuperset(range(batch.first, batch.stop)):
-                break
-            self._gone.difference_update(range(batch.first, batch.stop))
-            done += 1
-        del self._kept[:done]
+        while self._kept and self._gone.issuperset(self._kept[0].positions):
+            self._gone.difference_update(self._kept.pop(0).positions)
 
     def state(self, more: Collection[int] = ()) -> dict[str, Any]:
         """Where a reader begins so that it meets every row that is not gone, and the rows after that that are.
 
         Args:
-            more: PlacedRows that count as gone too.
+            more: Rows that count as gone too.
         """
-        gone, kept = self._gone.union(more), iter(self._kept)
-        oldest = next((batch for batch in kept if not gone.issuperset(range(batch.first, batch.stop))), None)
+        gone = self._gone.union(more)
+        oldest = next((batch for batch in self._kept if not gone.issuperset(batch.positions)), None)
         before = self._before() if oldest is None else oldest.before
         return {**before, "gone": _ranges(row for row in gone if row >= before["row"])}
 
@@ -254,10 +241,6 @@ class RowSource:
             self._skip = state["row"] - state["pass_first"]
 
 
-def _numbers_rows(value: object) -> bool:
-    return hasattr(value, "indices") and hasattr(value, "valid") and hasattr(value, "epoch")
-
-
 def _ranges(rows: Iterable[int]) -> list[list[int]]:
     """Numbers as ranges [first, stop), ascending."""
     found: list[list[int]] = []
@@ -267,17 +250,3 @@ def _ranges(rows: Iterable[int]) -> list[list[int]]:
         else:
             found.append([row, row + 1])
     return found
-
-
-def gathered(found: Sequence[tuple[PlacedRows, int]]) -> Any:
-    """One value of rows of several, each given with its place there: lazy where one of them is."""
-    runs: list[tuple[PlacedRows, int, int]] = []
-    for rows, place in found:
-        if runs and runs[-1][0] is rows and runs[-1][2] == place:
-            runs[-1] = (rows, runs[-1][1], place + 1)
-        else:
-            runs.append((rows, place, place + 1))
-    parts = [
-        rows.value if stop - start == rows.count else take(rows.value, slice(start, stop)) for rows, start, stop in runs
-    ]
-    return parts[0] if len(parts) == 1 else concat(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.arguments import Replicated, is_divided
@@ -16,7 +16,7 @@ from twinkle_remote.failures.frames import call_line
 from twinkle_remote.protocol.call import Call, component_of
 from twinkle_remote.protocol.modes import data_peers
 from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of
-from twinkle_remote.rows.cut import may_have_rows, rows_of
+from twinkle_remote.rows.cut import may_have_rows, rows_of, take
 from twinkle_remote.sessions.weights import WorkersOf
 from twinkle_remote.streams.schedule import StageRule
 from twinkle_remote.streams.source import PlacedRows
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.call import Component
 
-_WHOLE = FunctionSpec(dispatch="all")
 _ROWS = ("flatten", "first", "none", "last_pp")
 
 
@@ -39,34 +38,28 @@ class RemoteStage:
     That of a collective function has one data rank, of all its ranks: they divide the rows of each call.
 
     Attributes:
-        function: The bound function.
-        component: Its component.
-        spec: Its options, as each call ahead has them: whole on all peers of a data rank, or divided if collective.
-        names: Names of its arguments by place, the rows last.
+        function: The function, for calls of the loop.
+        call: What each call ahead of the loop has in common, whole on all peers of a data rank, or divided if
+            collective. The rows come after its arguments by place.
         peers: The ranks of each data rank.
         collects: The ranks of each data rank whose results are the rows of a call, in order.
-        name: Class.method.
-        args: Its arguments by place before the rows.
-        kwargs: Its arguments by name.
+        concurrency: Calls on a data rank at a time, of one row each; None for one call of many rows.
     """
 
-    function: Callable[..., Any]
-    component: Component
-    spec: FunctionSpec
-    names: Sequence[str]
+    function: Callable[[Any], Any]
+    call: Call
     peers: Sequence[tuple[int, ...]]
     collects: Sequence[tuple[int, ...]]
-    name: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int | None
 
-    def run(self, rows: Any) -> Any:
-        """Call it whole, for a batch."""
-        return self.function(*self.args, rows, **self.kwargs)
+    @property
+    def name(self) -> str:
+        """Class.method."""
+        return self.call.name
 
     def workers(self, data_rank: int) -> WorkersOf:
         """The workers of a data rank."""
-        return WorkersOf(self.component, self.peers[data_rank])
+        return WorkersOf(self.call.component, self.peers[data_rank])
 
     def begin(self, data_rank: int, rows: Any, label: str) -> PendingCall:
         """Call it on all ranks of a data rank; calls from one process reach all ranks in one order.
@@ -76,13 +69,19 @@ class RemoteStage:
             rows: The rows.
             label: Which rows these are, for the timeline.
         """
-        part = replace(self.component, ranks=self.peers[data_rank])
-        target, line = self.function.__name__, call_line()
-        args, kwargs = (*self.args, rows), dict(self.kwargs)
-        call = Call("method", part, target, self.name, self.spec, line, self.names, args, kwargs, reads_ranks=True)
-        pending = start(call, prefetched=True)
+        pending = self._start(data_rank, args=(*self.call.args, rows))
         pending.record.label = label
         return pending
+
+    def ask(self, data_rank: int) -> PendingCall:
+        """Call nothing on all ranks of a data rank, to learn whether they are there."""
+        return self._start(
+            data_rank, kind="function", target=ping, spec=FunctionSpec(dispatch="all"), names=(), args=(), kwargs={}
+        )
+
+    def _start(self, data_rank: int, **changes: Any) -> PendingCall:
+        part = replace(self.call.component, ranks=self.peers[data_rank])
+        return start(replace(self.call, component=part, line=call_line(), **changes), prefetched=True)
 
     def made(self, data_rank: int, pending: PendingCall, count: int) -> PlacedRows:
         """The rows of a call that is done; they stay where they are.
@@ -100,13 +99,7 @@ class RemoteStage:
         counts = [outcome.rows for outcome in outcomes]
         check_rows(self.name, None if None in counts else sum(filter(None, counts)), count)
         value: Any = assemble([ResultRows(pending, rank, 0, n or 0) for rank, n in zip(ranks, counts, strict=True)])
-        return PlacedRows(value, count, (self.component.group, ranks, [outcome.payload for outcome in outcomes]))
-
-    def ask(self, data_rank: int) -> PendingCall:
-        """Call nothing on all ranks of a data rank, to learn whether they are there."""
-        part = replace(self.component, ranks=self.peers[data_rank])
-        call = Call("function", part, ping, self.name, _WHOLE, call_line(), reads_ranks=True)
-        return start(call, prefetched=True)
+        return PlacedRows(value, count, (self.call.component.group, ranks, [outcome.payload for outcome in outcomes]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +110,23 @@ class PlainStage:
     name: str
     keeps: bool = False
 
-    def run(self, rows: Any) -> Any:
-        """Call it for a batch."""
-        return self.function(rows)
+    def made(self, rows: Any, count: int) -> PlacedRows:
+        """The rows that it makes of others; this waits for a lazy result of it.
+
+        Raises:
+            CollectError: It did not return a row for each row.
+        """
+        value = self.function(rows)
+        value = value.result() if isinstance(value, Lazy) else value
+        check_rows(self.name, rows_of(value, self.name), count)
+        return PlacedRows(value, count)
 
     def refused(self, rows: Any, count: int) -> list[int]:
-        """Of a stage that keeps rows: the places of those that it does not keep."""
-        flags = self.run(rows)
-        flags = flags.result() if isinstance(flags, Lazy) else flags
-        kept = [bool(flag) for flag in flags]
-        check_rows(f"keep={self.name}", len(kept), count)
-        return [place for place, keep in enumerate(kept) if not keep]
+        """Of one that keeps rows: the places of those that it does not keep. The rows are fetched to this process."""
+        value = rows.result() if isinstance(rows, Lazy) else rows
+        check_rows(f"the stage before keep={self.name}", rows_of(value, self.name), count)
+        each = value if isinstance(value, list) else (take(value, range(row, row + 1)) for row in range(count))
+        return [place for place, row in enumerate(each) if not self.function(row)]
 
 
 Stage = RemoteStage | PlainStage
@@ -146,67 +145,57 @@ def check_rows(name: str, made: int | None, given: int) -> None:
         )
 
 
-def run_plain(stage: PlainStage, rows: Any, count: int) -> PlacedRows:
-    """Call a plain stage; this waits for a lazy result of it."""
-    value = stage.run(rows)
-    value = value.result() if isinstance(value, Lazy) else value
-    check_rows(stage.name, rows_of(value, stage.name), count)
-    return PlacedRows(value, count)
-
-
-def stage_of(function: Any) -> Stage:
-    """The stage of a function.
+def stage_of(function: Any, *, ahead: bool) -> Stage:
+    """The stage of a function, which may work ahead of the loop.
 
     Raises:
         TypeError: It is neither a remote function of a component nor callable, or a partial's arguments do not fit it.
-        ValueError: A partial's argument would be divided with the rows.
+        ValueError: A partial's argument would be divided with the rows; or it cannot run for a part of the rows ahead.
     """
     if not callable(function):
         raise TypeError(f"a stage is a remote function of a component, or a function of one value, got {function!r}")
-    whole, args, kwargs = function, (), dict[str, Any]()
-    while isinstance(function, functools.partial):
-        args, kwargs, function = (*function.args, *args), {**function.keywords, **kwargs}, function.func
-    component = component_of(getattr(function, "__self__", None))
-    spec = getattr(function, SPEC, None)
+    bound, args, kwargs = function, (), dict[str, Any]()
+    while isinstance(bound, functools.partial):
+        args, kwargs, bound = (*bound.args, *args), {**bound.keywords, **kwargs}, bound.func
+    itself = getattr(bound, "__self__", None)
+    component, spec = component_of(itself), getattr(bound, SPEC, None)
     if spec is None or component is None:
-        return PlainStage(whole, getattr(whole, "__qualname__", repr(whole)))
-    name = f"{component.name}.{function.__name__}"
-    names = bind(function, component.name, (*args, None), kwargs)
-    for key, value in [*zip(names, args, strict=False), *kwargs.items()]:
+        return PlainStage(function, getattr(function, "__qualname__", repr(function)))
+    name = f"{component.name}.{bound.__name__}"
+    names = bind(bound, component.name, (*args, None), kwargs)
+    _check_fixed(name, spec, dict(zip(names, args, strict=False)) | kwargs, names[len(args)])
+    if ahead:
+        _check_ahead(name, spec)
+    peers, collects = _data_ranks(component, spec)
+    call = Call(
+        "method", component, bound.__name__, name, by_rank_options(spec), "", names, args, kwargs, reads_ranks=True
+    )
+    one_by_one = call.spec.on_loop and not spec.collective
+    return RemoteStage(function, call, peers, collects, concurrency_of(type(itself)) if one_by_one else None)
+
+
+def _check_fixed(name: str, spec: FunctionSpec, fixed: Mapping[str, Any], rows: str) -> None:
+    for key, value in fixed.items():
         has_rows = isinstance(value, Lazy) or (not isinstance(value, Replicated) and may_have_rows(value))
         if has_rows and is_divided(spec, key, value) and not callable(spec.dispatch):
             raise ValueError(
-                f"{name} divides {key} with {names[len(args)]}, and as an argument of a stage's functools.partial it "
-                "is the same for all rows: pass Replicate(value), or name it in replicate="
+                f"{name} divides {key} with {rows}, and as an argument of a stage's functools.partial it is the same "
+                "for all rows: pass Replicate(value), or name it in replicate="
             )
-    peers, collects = _data_ranks(component, spec)
-    return RemoteStage(function, component, by_rank_options(spec), names, peers, collects, name, args, kwargs)
 
 
-def check_ahead(stage: Stage) -> None:
-    """Refuse a stage that cannot run for a part of the rows.
-
-    Raises:
-        ValueError: It divides by a callable, or does not return rows.
-    """
-    if not isinstance(stage, RemoteStage):
-        return
-    spec: FunctionSpec = getattr(stage.function, SPEC)
+def _check_ahead(name: str, spec: FunctionSpec) -> None:
     if callable(spec.dispatch):
-        raise ValueError(
-            f"{stage.name} divides its rows by a callable, which needs all ranks of a call: use dispatch='slice_dp' "
-            "with ahead=n, or ahead=0"
-        )
-    if spec.sticky is not None:
-        raise ValueError(
-            f"{stage.name} has sticky={spec.sticky!r}, and a stream chooses the data rank of each row by itself: use "
-            "ahead=0, or a function without sticky="
-        )
-    if spec.collect not in _ROWS:
-        raise ValueError(
-            f"{stage.name} has collect={spec.collect!r} and does not return rows: a stage with ahead=n has "
-            "collect='flatten', 'first' or 'none'"
-        )
+        why, instead = "divides its rows by a callable, which needs all ranks of a call", "dispatch='slice_dp'"
+    elif spec.sticky is not None:
+        why = f"has sticky={spec.sticky!r}, and a stream chooses the data rank of each row by itself"
+        instead = "a function without sticky="
+    elif spec.collect not in _ROWS:
+        why = f"has collect={spec.collect!r} and does not return rows"
+        instead = "collect='flatten', 'first' or 'none'"
+    else:
+        return
+    raise ValueError(f"{name} {why}: use ahead=0, or {instead}")
 
 
 _Ranks = list[tuple[int, ...]]
@@ -234,19 +223,13 @@ def rules_of(stages: Sequence[Stage]) -> tuple[list[int], list[StageRule]]:
     A worker runs its `def` calls one after the other, and the `async def` ones of a component next to these, as many at
     once as its class says; such a call takes one row, because a row should not wait for other rows of its call.
     """
-    pools: list[int] = []
-    known: dict[Any, int] = {}
+    pools: dict[Any, tuple[int, int]] = {}  # number and data ranks
     rules = []
     for stage in stages:
-        key: Any = object()
-        ranks, calls, many = 1, 1, True
         if isinstance(stage, RemoteStage):
-            key = (stage.component.group, tuple(stage.peers), stage.spec.collective)
-            ranks = len(stage.peers)
-            if stage.spec.on_loop and not stage.spec.collective:
-                calls, many = concurrency_of(type(getattr(stage.function, "__self__", None))), False
-        if key not in known:
-            known[key] = len(pools)
-            pools.append(ranks)
-        rules.append(StageRule(known[key], calls, many))
-    return pools, rules
+            key: Any = (stage.call.component.group, tuple(stage.peers), stage.call.spec.collective)
+            pool, _ = pools.setdefault(key, (len(pools), len(stage.peers)))
+            rules.append(StageRule(pool, stage.concurrency or 1, stage.concurrency is None))
+        else:
+            rules.append(StageRule(pools.setdefault(object(), (len(pools), 1))[0]))
+    return [ranks for _, ranks in pools.values()], rules

@@ -7,8 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from twinkle_remote.streams.schedule import Counts
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -30,12 +28,11 @@ class StageStats:
     busy_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamStats:
     """Metrics of a stream since it was made or a state was loaded; `print` shows them as a table.
 
     Attributes:
-        rows: Rows that the loop got.
         seconds: Seconds since the request of the first batch, without the time between epochs.
         batches: Batches that the loop got.
         versions: Versions that were published.
@@ -49,7 +46,6 @@ class StreamStats:
         refused: Rows that `keep=` did not keep.
     """
 
-    rows: int = 0
     seconds: float = 0.0
     batches: int = 0
     versions: int = 0
@@ -63,6 +59,11 @@ class StreamStats:
     refused: int = 0
 
     @property
+    def rows(self) -> int:
+        """Rows that the loop got."""
+        return self.lag.total()
+
+    @property
     def rows_per_second(self) -> float:
         """Rows that the loop got per second."""
         return self.rows / self.seconds if self.seconds else 0.0
@@ -70,7 +71,7 @@ class StreamStats:
     @property
     def mean_lag(self) -> float:
         """The mean lag of a row, in versions."""
-        return sum(lag * rows for lag, rows in self.lag.items()) / (self.lag.total() or 1)
+        return sum(lag * rows for lag, rows in self.lag.items()) / (self.rows or 1)
 
     @property
     def worst_lag(self) -> int:
@@ -82,96 +83,69 @@ class StreamStats:
             f"{self.rows:,} rows in {self.seconds:.1f} s: {self.rows_per_second:,.1f} rows/s, "
             f"{self.batches:,} batches, {self.versions:,} versions"
         ]
-        width = max([len(name) for name in self.stages], default=0)
+        width = max(map(len, self.stages), default=0)
         for name, stage in self.stages.items():
             busy = stage.busy_seconds / ((self.seconds or 1.0) * stage.data_ranks)
             figures = f"{stage.rows:,} rows, {stage.busy_seconds / (stage.rows or 1):.3g} s a row, busy {busy:.0%}"
             lines.append(f"{name.ljust(width)}  {stage.data_ranks:,} data ranks, {figures}")
+        lags = sorted(self.lag)
+        shares = [f"{lag}: {self.lag[lag] / self.rows:.1%}" for lag in lags[:_LAGS]]
+        if more := sum(self.lag[lag] for lag in lags[_LAGS:]):
+            shares.append(f"more: {more / self.rows:.1%}")
         lines.append(f"the loop waited for {self.waiting:.0%} of the time, and read the source for {self.reading:.0%}")
-        lines.append(f"lag: mean {self.mean_lag:.2f}, worst {self.worst_lag}{self._lags()}")
-        lines.append(
-            f"rows made again {self.redone:,}, dropped {self.dropped:,}, skipped {self.skipped:,}, "
-            f"refused {self.refused:,}"
-        )
-        return "\n".join(lines)
-
-    def _lags(self) -> str:
-        total = self.lag.total()
-        shown = [f"{lag}: {self.lag[lag] / total:.1%}" for lag in sorted(self.lag)[:_LAGS]]
-        more = sum(self.lag[lag] for lag in sorted(self.lag)[_LAGS:])
-        return f" ({', '.join(shown)}{f', more: {more / total:.1%}' if more else ''})" if shown else ""
+        lines.append(f"lag: mean {self.mean_lag:.2f}, worst {self.worst_lag} ({', '.join(shares) or 'no rows'})")
+        left_out = f"dropped {self.dropped:,}, skipped {self.skipped:,}, refused {self.refused:,}"
+        return "\n".join([*lines, f"rows made again {self.redone:,}, {left_out}"])
 
 
 class Record:
-    """Sums since a stream was made; each number is changed by one thread.
+    """Counts and times of a stream; each number is changed by one thread.
 
     Args:
         stages: Name and data ranks of each stage.
 
     Attributes:
-        counts: What became of rows.
+        sums: The counts; its times and shares are those of `stats`.
         stages: The sums of each stage; a name that comes again has its number.
-        batches: Batches that the loop was given.
-        versions: Versions that were published.
     """
 
     def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
-        self.counts = Counts()
-        self.stages: list[StageStats] = [StageStats(ranks) for _, ranks in stages]
-        names = [name for name, _ in stages]
-        self._names = [
-            name if names.index(name) == place else f"{name} #{names[: place + 1].count(name)}"
-            for place, name in enumerate(names)
-        ]
-        self.batches = self.versions = 0
-        self._waited = self._reading = self._active = 0.0
-        self._since: float | None = None
-        self._asked: float | None = None
-
-    def asks(self) -> None:
-        """The loop asks for a batch."""
-        self._asked = time.perf_counter()
-        if self._since is None:
-            self._since = self._asked
+        named: dict[str, StageStats] = {}
+        for name, ranks in stages:
+            again = sum(one.partition(" #")[0] == name for one in named)
+            named[f"{name} #{again + 1}" if again else name] = StageStats(ranks)
+        self.sums, self.stages = StreamStats(stages=named), list(named.values())
+        self._waited = self._read = self._before = 0.0
+        self._since: float | None = None  # the request of the epoch's first batch
 
     def read(self, began: float) -> None:
         """The loop has read the source since then, by `perf_counter`."""
-        self._reading += time.perf_counter() - began
+        self._read += time.perf_counter() - began
 
-    def answered(self, *, over: bool) -> None:
-        """The loop has its batch, or its error; or the epoch is over."""
+    def answered(self, asked: float, *, over: bool) -> None:
+        """The loop, which has asked then, has its batch; or its error, or the end of the epoch."""
         now = time.perf_counter()
-        if self._asked is not None:
-            self._waited += now - self._asked
-            self._asked = None
+        since = asked if self._since is None else self._since
+        self._waited += now - asked
+        self._since = None if over else since
         if over:
-            self._active += 0.0 if self._since is None else now - self._since
-            self._since = None
+            self._before += now - since
         else:
-            self.batches += 1
+            self.sums.batches += 1
 
     def ran(self, stage: int, rows: int, seconds: float) -> None:
         """A call of a stage is over."""
-        own = self.stages[stage]
-        own.rows += rows
-        own.busy_seconds += seconds
+        self.stages[stage].rows += rows
+        self.stages[stage].busy_seconds += seconds
 
     def stats(self) -> StreamStats:
         """The metrics now."""
-        now, counts = time.perf_counter(), self.counts
-        seconds = self._active + (0.0 if self._since is None else now - self._since)
-        waited = self._waited + (0.0 if self._asked is None else now - self._asked)
-        return StreamStats(
-            counts.lag.total(),
-            seconds,
-            self.batches,
-            self.versions,
-            dict(zip(self._names, map(replace, self.stages), strict=True)),
-            max(0.0, waited - self._reading) / (seconds or 1.0),
-            self._reading / (seconds or 1.0),
-            counts.lag.copy(),
-            counts.redone,
-            counts.dropped,
-            counts.skipped,
-            counts.refused,
+        seconds = self._before + (0.0 if self._since is None else time.perf_counter() - self._since)
+        return replace(
+            self.sums,
+            seconds=seconds,
+            stages={name: replace(stage) for name, stage in self.sums.stages.items()},
+            waiting=max(0.0, self._waited - self._read) / (seconds or 1.0),
+            reading=self._read / (seconds or 1.0),
+            lag=self.sums.lag.copy(),
         )

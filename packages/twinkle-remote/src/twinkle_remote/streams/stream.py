@@ -1,4 +1,8 @@
-"""A stream: a loop over what stages make of the rows of a source, ahead of the loop or at its pace."""
+"""A stream: a loop over what stages make of the rows of a source, ahead of the loop or at its pace.
+
+A state is the one way back, from an error or Ctrl-C in `next`, the death of the program, to another number of ranks: a
+new engine then reads the source from the oldest row that is left.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,17 @@ from twinkle_remote.streams.ahead import AheadEngine
 from twinkle_remote.streams.recovery import Recovery
 from twinkle_remote.streams.schedule import Rules
 from twinkle_remote.streams.source import FORMAT, RowsInfo, RowSource
-from twinkle_remote.streams.stages import PlainStage, RemoteStage, check_ahead, rules_of, stage_of
+from twinkle_remote.streams.stages import PlainStage, RemoteStage, rules_of, stage_of
 from twinkle_remote.streams.stats import Record
 from twinkle_remote.streams.synchronous import SynchronousEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from twinkle_remote.protocol.call import Component
     from twinkle_remote.streams.schedule import OnError, Order, Stale
-    from twinkle_remote.streams.source import SourceBatch, StreamBatch
+    from twinkle_remote.streams.source import SourceBatch
     from twinkle_remote.streams.stats import StreamStats
 
 R_co = TypeVar("R_co", covariant=True)
@@ -48,7 +51,7 @@ class StreamOptions(TypedDict, total=False):
     max_lag: int | None
     stale: Stale
     on_error: OnError
-    keep: Callable[[Any], Iterable[object]] | None
+    keep: Callable[[Any], object] | None
     weights_of: object
 
 
@@ -65,27 +68,27 @@ class Stream(Generic[R_co]):
         source: Iterable[Any],
         stages: Sequence[Callable[[Any], Any]],
         rules: Rules,
-        keep: Callable[[Any], Iterable[object]] | None = None,
+        keep: Callable[[Any], object] | None = None,
         weights_of: object = None,
     ) -> None:
         self._line, self._rules = driver_line(), rules
-        self._stages = [stage_of(stage) for stage in stages]
+        self._stages = [stage_of(stage, ahead=rules.ahead > 0) for stage in stages]
+        self._keep = []
         if keep is not None:
             if not callable(keep):
-                raise TypeError(f"keep is a function of rows that returns a flag for each, got {keep!r}")
-            self._stages.append(PlainStage(keep, getattr(keep, "__qualname__", repr(keep)), keeps=True))
+                raise TypeError(f"keep is a function of one row that returns whether it is kept, got {keep!r}")
+            self._keep = [PlainStage(keep, getattr(keep, "__qualname__", repr(keep)), keeps=True)]
         given = () if weights_of is None else weights_of if isinstance(weights_of, list | tuple) else (weights_of,)
-        self._called = [component for component in map(component_of, given) if component is not None]
-        if len(self._called) < len(given):
+        called = [component for component in map(component_of, given) if component is not None]
+        if len(called) < len(given):
             raise TypeError(f"weights_of={weights_of!r} is no component whose weights are synced, or a list of these")
-        if self._rules.ahead:
-            for stage in self._stages:
-                check_ahead(stage)
+        own = [stage.call.component for stage in self._stages if isinstance(stage, RemoteStage)]
+        self._components: Sequence[Component] = [*own, *called]
         self._source = RowSource(source)
         self._recovery: Recovery | None = None
         self._version = 0
         self._loaded = 0  # version of the state that was loaded, until the first row after it
-        self._batch: StreamBatch | None = None  # the one that the loop has
+        self._batch: Sequence[int] = ()  # the rows that the loop has
         self._info: RowsInfo | None = None
         self._ended = self._closed = False  # the epoch is over: the next `for` begins another one
         self._final: dict[str, Any] | None = None  # state of a closed stream
@@ -102,37 +105,34 @@ class Stream(Generic[R_co]):
         raise_not_retrieved()
         before = self._state()
         try:
-            batch = self._next()
-            if batch is None:
+            made, rows = self._next()
+            if not rows:
                 raise StopIteration
-            value, self._batch = batch.value, batch  # no signal comes after this: the loop has the batch
+            value, self._batch = made, rows  # no signal comes after this: the loop has the batch
         except KeyboardInterrupt:  # wherever it came: what was read since is read again, what is in work is made again
             self.load_state_dict(before)
             raise
         return value  # type: ignore[no-any-return]  # a row of any type
 
-    def _next(self) -> StreamBatch | None:
-        """The next batch with its info; None at the end of the epoch."""
+    def _next(self) -> tuple[Any, Sequence[int]]:
+        """The next batch and its rows, of which there are none at the end of the epoch."""
         engine = self._running()
-        if self._batch is not None:
-            self._source.let_go(self._batch.rows)
-            self._batch = None
-        self._record.asks()
-        batch = None
+        self._source.let_go(self._batch)
+        self._batch, asked, over = (), time.perf_counter(), True
         try:
-            batch = engine.next(self._read)
+            value, batch = engine.next(self._read)
+            over = not batch.rows
         finally:
-            self._record.answered(over=batch is None or not batch.rows)
+            self._record.answered(asked, over=over)
         self._source.let_go(batch.gone)
-        if not batch.rows:
-            self._ended = True
-            return None
-        indices, epoch = self._source.numbers(batch.rows)
-        lag = [engine.version - begun for begun in batch.begun]
-        self._info = RowsInfo(batch.begun, batch.ended, lag, indices, epoch)
-        if isinstance(batch.value, Lazy):
-            set_rows_info(batch.value, self._info)
-        return batch
+        self._ended = over
+        if not over:
+            indices, epoch = self._source.numbers(batch.rows)
+            lag = [engine.version - begun for begun in batch.begun]
+            self._info = RowsInfo(batch.begun, batch.ended, lag, indices, epoch)
+            if isinstance(value, Lazy):
+                set_rows_info(value, self._info)
+        return value, batch.rows
 
     def _read(self) -> SourceBatch | None:
         began = time.perf_counter()
@@ -145,8 +145,7 @@ class Stream(Generic[R_co]):
         if self._closed:
             raise ValueError("the stream is closed: make another one, and give it the state with load_state_dict")
         if self._engine is None:
-            self._version = self._first_version()
-            self._loaded = 0
+            self._version, self._loaded = self._first_version(), 0
             self._engine = self._new_engine()
             runtime = active()
             if runtime is not None:
@@ -154,21 +153,18 @@ class Stream(Generic[R_co]):
         return self._engine
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
+        stages, version = [*self._stages, *self._keep], self._version
         if not (self._rules.ahead and self._stages and _runs_ahead(self._rules.ahead)):
-            return SynchronousEngine(self._stages, self._rules, self._record, self._version)
+            return SynchronousEngine(stages, self._rules, self._record, version)
         if self._recovery is None or self._recovery.runtime is not running():
-            of_stage = zip(rules_of(self._stages)[1], self._stages, strict=True)
+            of_stage = zip(rules_of(stages)[1], stages, strict=True)
             remote = [(rule.pool, stage) for rule, stage in of_stage if isinstance(stage, RemoteStage)]
             self._recovery = Recovery(remote, running())
-        first, version, line = self._source.next_row, self._version, self._line
-        return AheadEngine(
-            self._stages, self._rules, self._record, self._recovery, first=first, version=version, line=line
-        )
+        first, line = self._source.next_row, self._line
+        return AheadEngine(stages, self._rules, self._record, self._recovery, first=first, version=version, line=line)
 
     def _new_record(self) -> Record:
-        ranks = [len(stage.peers) if isinstance(stage, RemoteStage) else 1 for stage in self._stages]
-        kept = [stage for stage in self._stages if not (isinstance(stage, PlainStage) and stage.keeps)]
-        return Record([(stage.name, count) for stage, count in zip(kept, ranks, strict=False)])
+        return Record([(one.name, len(one.peers) if isinstance(one, RemoteStage) else 1) for one in self._stages])
 
     @property
     def info(self) -> RowsInfo | None:
@@ -201,7 +197,7 @@ class Stream(Generic[R_co]):
         number = self.version + 1 if version is None else version
         if number <= self.version:
             raise ValueError(f"version={version} is not above the last one, {self.version}")
-        self._record.versions += 1
+        self._record.sums.versions += 1
         if self._engine is None:
             self._version = number
         else:
@@ -210,7 +206,7 @@ class Stream(Generic[R_co]):
 
     def runs_on(self, component: Component) -> bool:
         """Whether rows are made with the weights of a component."""
-        return any(same_component(own, component) for own in self._components())
+        return any(same_component(own, component) for own in self._components)
 
     @property
     def max_lag(self) -> int | None:
@@ -229,9 +225,6 @@ class Stream(Generic[R_co]):
         """The stages have new weights; a version that arrives after a later one counts as the next one."""
         self.publish(None if version is not None and version <= self.version else version)
 
-    def _components(self) -> list[Component]:
-        return [*(stage.component for stage in self._stages if isinstance(stage, RemoteStage)), *self._called]
-
     def _first_version(self) -> int:
         """The version with which the stream begins: the latest number of a sync, where one gave components weights.
 
@@ -241,7 +234,7 @@ class Stream(Generic[R_co]):
         runtime = active()
         if runtime is None:
             return self._version
-        found = [(component, source) for component in self._components() for source in runtime.weights.of(component)]
+        found = [(component, source) for component in self._components for source in runtime.weights.of(component)]
         latest = max((source.given for _, source in found), default=0)
         for component, source in found:
             if self._loaded and (not source.given or latest < self._loaded):
@@ -264,7 +257,7 @@ class Stream(Generic[R_co]):
         return self._state() if self._final is None else self._final
 
     def _state(self, *, without_batch: bool = False) -> dict[str, Any]:
-        rows = () if self._batch is None or without_batch else self._batch.rows
+        rows = () if without_batch else self._batch
         return {"stream": FORMAT, **self._source.state(rows), "version": self.version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +274,7 @@ class Stream(Generic[R_co]):
         self._leave()
         self._source.load(state)
         self._version = self._loaded = state["version"]
-        self._record, self._batch, self._info = self._new_record(), None, None
+        self._record, self._batch, self._info = self._new_record(), (), None
         self._ended, self._closed, self._final = False, False, None
 
     def close(self) -> None:
@@ -291,7 +284,7 @@ class Stream(Generic[R_co]):
     def _close(self, *, without_batch: bool) -> None:
         if self._final is None:
             self._final = self._state(without_batch=without_batch)
-        self._closed, self._batch = True, None
+        self._closed, self._batch = True, ()
         self._leave()
         if self._recovery is not None:
             self._recovery.close()
@@ -313,9 +306,7 @@ class Stream(Generic[R_co]):
     def __enter__(self) -> Stream[R_co]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._close(without_batch=kind is not None)
 
 
@@ -353,7 +344,7 @@ def stream(
     max_lag: int | None = None,
     stale: Stale = "use",
     on_error: OnError = "raise",
-    keep: Callable[[Any], Iterable[object]] | None = None,
+    keep: Callable[[Any], object] | None = None,
     weights_of: object = None,
 ) -> Stream[Any]:
     """Send the rows of a source through stages, and iterate over the results.
@@ -373,8 +364,9 @@ def stream(
             arrival order a long row may be, and `info.lag` says so. None sets no limit.
         stale: "use" rows that are older than `max_lag` nevertheless, or "drop" them, counted.
         on_error: "raise" the error of a stage that raises twice for a row, or "skip" such rows, counted.
-        keep: A function of finished rows that returns a flag for each: rows without it are left out, counted, and
-            others take their places in the batch. It runs in this process, or is a remote function.
+        keep: A function of one finished row that returns whether it is kept: others are left out, counted, and more
+            rows take their places in the batch. Of a list it gets the item, of anything else a value of one row (such
+            as Rollouts of one row). It runs in this process, to which the rows are fetched for it.
         weights_of: One or several components that stages call and whose weights are synced, such as the sampler of an
             agent: `max_lag` counts their versions.
 
