@@ -14,7 +14,7 @@ author = "Twinkle's authors"
 version = release = twinkle.__version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "public_names",
@@ -33,7 +33,6 @@ html_show_copyright = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # the tests run the notebooks and compare what they show with what is stored
 
 default_role = "code"
 autodoc_member_order = "bysource"

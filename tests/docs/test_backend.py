@@ -1,4 +1,4 @@
-"""The page howto/backend.md as its reader follows it: a package with a module and an entry point, and a program."""
+"""The backend of the page howto/extending.md, as its reader follows it: a module, an entry point and a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "howto" / "backend.md"
+PAGE = ROOT / "docs" / "howto" / "extending.md"
 
 
 def blocks(language: str) -> list[str]:
@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_stranger_s_backend_is_found_and_passes_the_checks(tmp_path: Path) -> None:
-    module, program = blocks("python")
+    (module,), (program,) = blocks("python backend"), blocks("python checks")
     (registered,) = blocks("toml")
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "__init__.py").touch()

@@ -2,7 +2,7 @@
 
 The blocks of a page that begin with ```python follow one another, as a reader would type them. A block that begins with
 ```text output is in what they print; a file that they write is the picture of that name in docs/pictures. Blocks
-that begin with ```python peer are other libraries' code.
+that begin with ```python and another word are other libraries' code, or have a test of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ PICTURES = ROOT / "docs" / "pictures"
 ELSEWHERE = {
     "README.md": "tests/twinkle/test_readme.py",
     "docs/data.md": "tests/data/test_readme.py",
-    "docs/howto/backend.md": "tests/docs/test_backend.py",
     "docs/http.md": "tests/docs/test_http.py",
     "docs/models.md": "tests/docs/test_models.py",
     "packages/twinkle-data/README.md": "tests/data/test_readme.py",
