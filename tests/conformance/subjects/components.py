@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from importlib import import_module
@@ -179,12 +178,6 @@ class Anywhere:
     @remote_function(dispatch="any", collect="first", sticky="key")
     async def sticky(self, key: Any, rows: Sequence[int] = ()) -> int | None:
         """The first rank that runs it."""
-        return current_worker().rank
-
-    @remote_function(dispatch="any", collect="first")
-    async def stays(self, seconds: float) -> int | None:
-        """The rank, after some time."""
-        await asyncio.sleep(seconds)
         return current_worker().rank
 
 

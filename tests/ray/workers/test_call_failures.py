@@ -95,7 +95,7 @@ def test_the_first_failure_and_its_large_message_arrive_while_others_are_busy(fr
     began = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
         fragile.fail("large", [2], 5.0)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 4.5
     assert isinstance(caught.value, twinkle.RemoteCallError)
     text = str(caught.value)
     assert text.startswith("Fragile.fail failed on four[2/4 dp=1 tp=0] (node ")
