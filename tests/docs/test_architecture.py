@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/concepts/a_call_in_one_file.md"]
+PAGES = [ROOT / "docs" / "architecture.md", ROOT / "HOUSE.md", ROOT / "docs/concepts/a_call_in_one_file.md"]
 HOMES = {
     "twinkle_mesh": ROOT / "packages/twinkle-mesh/src",
     "twinkle_remote": ROOT / "packages/twinkle-remote/src",
@@ -62,6 +62,6 @@ def test_the_tree_lists_every_folder_and_no_other() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (*PAGES, ROOT / "README.md"):
+    for page in (*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
