@@ -29,7 +29,6 @@ ELSEWHERE = {
     "README.md": "tests/twinkle/test_readme.py",
     "docs/data.md": "tests/data/test_readme.py",
     "docs/http.md": "tests/docs/test_http.py",
-    "docs/models.md": "tests/docs/test_models.py",
     "packages/twinkle-data/README.md": "tests/data/test_readme.py",
     "packages/twinkle-engines/README.md": "tests/engines/test_readme.py",
     "packages/twinkle-http/README.md": "tests/http/test_readme.py",
@@ -41,6 +40,7 @@ PREPARED = {
     "docs/streams.md": "docs_streams.py",
 }
 """Programs in the folder `prepared` that run before those of a page: they define what the page takes as known."""
+SLOW = {"docs/models.md"}
 FENCE = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -91,7 +91,11 @@ def _without_ends(text: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*the whole gradient is 0")  # equal rewards of a group, in a tiny loop
-@pytest.mark.parametrize("name", [name for name in HERE if name not in ON_RAY])
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HERE if name not in ON_RAY],
+)
 def test_the_programs_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(name, tmp_path)
