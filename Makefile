@@ -16,7 +16,7 @@ LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 demo: setup
 	$(BIN)/python examples/post_training.py
 
-# Tests with a cluster wait for limits and for processes that start: the rest runs beside them.
+# Tests with a cluster wait for limits and for processes that start: the rest runs next to them.
 test: lint
 	$(MAKE) --no-print-directory --jobs 3 clusters quick typecheck packaging
 
@@ -101,7 +101,7 @@ bench: setup
 peers: setup
 	$(BIN)/python benchmarks/peers/run.py $(ROWS)
 
-# Resolve anew, then drop the addresses: any index or mirror serves the same hashes.
+# Resolve again, then drop the addresses: any index or mirror serves the same hashes.
 lock: .tools/uv-$(UV_VERSION)/bin/uv
 	$(UV) lock --quiet
 	sed -E -i -e 's#registry = "https?://[^"]*"#registry = "wheels"#' -e 's#url = "https?://[^"]*/([^/"]+)"#path = "\1"#' uv.lock

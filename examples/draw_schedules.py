@@ -64,7 +64,7 @@ def draw_schedules(folder: Path) -> Path:
     figure = Figure(figsize=(11, 6.4), layout="constrained", facecolor="white")
     upper, lower = figure.subplots(2, 1, sharex=True)
     _draw(upper, synchronous, "Synchronous: each batch waits for its longest row")
-    _draw(lower, streamed, "Streamed: the trainer takes what is finished, and samplers go on")
+    _draw(lower, streamed, "Streamed: the trainer takes what is finished, and samplers continue")
     upper.set_xlim(0, synchronous.end * 1.005)
     lower.set_xlabel("seconds; each colour is a version of the weights", color=TRAINER, fontsize=11)
     middle = (streamed.end + synchronous.end) / 2

@@ -4,7 +4,7 @@ python examples/sft.py                                            # a tiny model
 python examples/sft.py --mode ray --workers 2                     # the same, sharded over two workers of a cluster
 torchrun --nproc-per-node 2 examples/sft.py --workers 2           # the same, sharded over the processes of a launcher
 python examples/sft.py --model path/to/a/model --mode ray --workers 8 --rate 1e-5
-python examples/sft.py --checkpoints run                          # the next start goes on from the last checkpoint
+python examples/sft.py --checkpoints run                          # the next start continues from the last checkpoint
 
 Where the variable STOP_FILE names a file, the program saves and ends once the file is there.
 """
@@ -37,7 +37,7 @@ def collate(texts: list[str], tokenizer: Any) -> dict[str, torch.Tensor]:
 
 
 def train(options: argparse.Namespace) -> list[float]:
-    """The loss of each step since the start, or since the checkpoint that the run goes on from."""
+    """The loss of each step since the start, or since the checkpoint that the run continues from."""
     leads = os.environ.get("RANK", "0") == "0"  # a launcher runs this program in every process
     source, tokenizer = (
         tiny_model.from_path(options.model) if options.model else tiny_model.of_pieces(topics.values(), 1024)
