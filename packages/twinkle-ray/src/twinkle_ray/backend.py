@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from twinkle_ray.cluster.cluster import Cluster
-from twinkle_ray.cluster.nodes import ATTEMPTS, alive_nodes
+from twinkle_ray.cluster.nodes import ATTEMPTS
 from twinkle_ray.objects.object_store import RayStore
 from twinkle_ray.objects.segments import offer_to, stop_sharing, take_answers
 from twinkle_ray.placement.actor_set import ActorSet, get_within
@@ -17,7 +17,6 @@ from twinkle_ray.placement.colocate import check_colocate, nodes_to_keep
 from twinkle_ray.placement.reservation import Reservation
 from twinkle_ray.workers.catch_up import catch_up
 from twinkle_ray.workers.core import RayGroups
-from twinkle_ray.workers.node_agent import start_agents
 from twinkle_remote.backends.support import report_start, running
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol import Backend, SessionDefaults
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 
 _UNCONNECTED = "workers did not connect to the groups"
-_OTHER_AGENTS = 5.0  # seconds that a restart waits for agents that were there before; one of them may have ended
 
 
 class RayBackend(Backend):
@@ -81,14 +79,12 @@ class RayBackend(Backend):
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
         self._made: dict[str, RayGroup] = {}
-        self._agents: dict[str, Any] = {}
         self._defaults = SessionDefaults()
-        self._end_waiting: Callable[[], None] = lambda: None
         cpus = sum(group.num_workers for group in groups if group.device_type == "CPU")
         self._cluster = Cluster(address, num_cpus=cpus, seed=seed, options=ray_options)
         try:
+            self.store = RayStore()
             self._groups = self._start(groups)
-            self.store: RayStore = self._groups.store
         except BaseException:
             self.close()
             raise
@@ -97,21 +93,17 @@ class RayBackend(Backend):
         listed = ", ".join(f"{group.name} ({group.num_workers} x {group.device_type})" for group in groups)
         report_start(f"placing {listed}")
         self._reservation = Reservation(groups, self._placement_timeout, self._colocate)
-        here = ray.get_runtime_context().get_node_id()
-        nodes = sorted({here, *(at.node_id for places in self._reservation.places.values() for at in places)})
         for group in groups:
             self._actor_sets[group.name] = self._actors_of(group)
         for actor_set in self._actor_sets.values():
             actor_set.locate(self.start_timeout)
         ready = [self._assign_ranks(actor_set) for actor_set in self._actor_sets.values()]
-        agents = start_agents(nodes, self._agents) if len(nodes) > 1 else {}
-        self._connect_all(ready, agents)
-        groups_here = RayGroups(ready, RayStore(), self._agents)
-        self._end_waiting = groups_here.close
+        found = RayGroups(ready, self.store)
+        self._connect(found.all())
         workers = sum(len(group.members) for group in ready)
         count = len({member.node for group in ready for member in group.members})
         report_start(f"{workers} workers are ready on {count} {'node' if count == 1 else 'nodes'}")
-        return groups_here
+        return found
 
     def _actors_of(self, group: DeviceGroup) -> ActorSet:
         assert self._reservation is not None
@@ -125,19 +117,27 @@ class RayBackend(Backend):
         )
         return group
 
-    def _connect_all(self, groups: Sequence[RayGroup], agents: Mapping[str, Any]) -> None:
-        """Connect every worker to every group; the agents' answers, by node id, are waited for meanwhile."""
+    def _connect(self, groups: Sequence[RayGroup], awaited: Callable[[Member], bool] = lambda _: True) -> None:
+        """Connect every worker to every group.
+
+        Args:
+            groups: All groups.
+            awaited: Whether to wait for a worker; others run this before any later call.
+        """
+        here, stored = ray.get_runtime_context().get_node_id(), ray.put(list(groups))
         members = [member for group in groups for member in group.members]
-        stored = ray.put(list(groups))
-        connecting = [self._connect(member, stored) for member in members]
-        self._wait_for([*connecting, *agents.values()])
-
-    def _wait_for(self, answers: Sequence[Any]) -> None:
-        take_answers(get_within(answers, self.start_timeout, _UNCONNECTED))
-
-    def _connect(self, member: Member, groups: ray.ObjectRef[list[RayGroup]]) -> Any:
-        connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
-        return connect.remote([groups], self._agents.get(member.node), self._defaults, offer_to(member))
+        one_node = all(member.node == here for member in members)
+        self.store.cuts = not one_node
+        answers = []
+        for member in members:
+            connect, offer = (
+                member.actor.connect.options(max_task_retries=ATTEMPTS),
+                offer_to(member, one_node=one_node),
+            )
+            answer = connect.remote([stored], self._defaults, offer)
+            if awaited(member):
+                answers.append(answer)
+        take_answers(get_within(answers, self.start_timeout, _UNCONNECTED), one_node=one_node)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Give the session's defaults to every worker, also to those of groups that are restarted later."""
@@ -146,7 +146,7 @@ class RayBackend(Backend):
         self._defaults = defaults
         members = [member for group in self._groups.all() for member in group.members]
         asked = [member.actor.configure.options(max_task_retries=ATTEMPTS).remote(defaults) for member in members]
-        self._wait_for(asked)
+        get_within(asked, self.start_timeout, _UNCONNECTED)
 
     def restart(self, name: str) -> None:
         """Rebuild a group: start new workers, construct its components again, and call their `restore()`.
@@ -175,26 +175,8 @@ class RayBackend(Backend):
         fresh.locate(self.start_timeout)
         group = self._assign_ranks(fresh)
         self._groups.replace([group])
-        self._add_agents(group)
-        everyone = self._groups.all()
-        stored = ray.put(list(everyone))
-        connecting = {other.name: [self._connect(member, stored) for member in other.members] for other in everyone}
-        # The other groups need no wait: their actors run this before any later call.
-        self._wait_for(connecting[name])
+        self._connect(self._groups.all(), lambda member: member.info.group == name)
         catch_up(group, old.created, self.start_timeout)
-
-    def _add_agents(self, group: RayGroup) -> None:
-        """Start agents on the nodes that a restart has added, and leave out those of lost nodes."""
-        here = ray.get_runtime_context().get_node_id()
-        added = {member.node for member in group.members} - self._agents.keys()
-        if not self._agents:
-            added |= {here, *(member.node for one in self._groups.all() for member in one.members)}
-        if not added or (not self._agents and len(added) == 1):
-            return
-        connecting = start_agents(sorted(added), self._agents, {node.id for node in alive_nodes()})
-        self._wait_for([connecting.pop(node) for node in sorted(added)])
-        if connecting:
-            ray.wait([*connecting.values()], num_returns=len(connecting), timeout=_OTHER_AGENTS)
 
     @property
     def can_restart(self) -> bool:
@@ -217,14 +199,7 @@ class RayBackend(Backend):
         group, actor_set = self.group(name), self._actor_sets[name]
         group.restart(actor_set.restart(ranks, self.start_timeout))
         self._groups.replace([group])
-        everyone = self._groups.all()
-        stored = ray.put(list(everyone))
-        connecting = {
-            (other.name, member.info.rank): self._connect(member, stored)
-            for other in everyone
-            for member in other.members
-        }
-        self._wait_for([connecting[name, rank] for rank in ranks])
+        self._connect(self._groups.all(), lambda member: member.info.group == name and member.info.rank in ranks)
         created = {
             instance: {rank: made for rank, made in by_rank.items() if rank in ranks}
             for instance, by_rank in group.created.items()
@@ -242,8 +217,9 @@ class RayBackend(Backend):
     def close(self) -> None:
         """End every worker, free what was reserved, and end the cluster if this backend started it."""
         if ray.is_initialized():
-            self._end_waiting()
-            self._kill_all()
+            for actor_set in self._actor_sets.values():
+                for actor in actor_set.actors:
+                    ray.kill(actor, no_restart=True)
             if self._reservation is not None:
                 self._reservation.free()
         self._leave_actors()
@@ -251,20 +227,12 @@ class RayBackend(Backend):
         self._actor_sets, self._reservation = {}, None
         self._cluster.close()
 
-    def _kill_all(self) -> None:
-        for actor in [
-            *(actor for actor_set in self._actor_sets.values() for actor in actor_set.actors),
-            *self._agents.values(),
-        ]:
-            ray.kill(actor, no_restart=True)
-
     def _leave_actors(self) -> None:
         """Let go of every handle: Ray takes none back when the cluster has ended, and keeps a connection for each."""
         for group in self._made.values():
             group.leave()
         for actor_set in self._actor_sets.values():
             actor_set.actors.clear()
-        self._agents.clear()
 
 
 def restart(group: str) -> None:

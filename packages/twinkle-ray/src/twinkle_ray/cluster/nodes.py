@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from twinkle_ray.ray_internals import free_resources
 
@@ -70,21 +69,6 @@ def _order(node: Mapping[str, Any]) -> tuple[bool, bytes, str, int, str]:
         number = address.encode()
     is_head = "node:__internal_head__" in node["Resources"]
     return not is_head, number, node["NodeName"], node["NodeManagerPort"], node["NodeID"]
-
-
-def options_on(node: str, *, soft: bool = False) -> dict[str, Any]:
-    """The options of an actor that is placed on a node, and not started again.
-
-    Args:
-        node: Ray's id of the node.
-        soft: The actor may be placed elsewhere.
-    """
-    return {
-        "num_cpus": 0,
-        "memory": 1,  # byte: Ray sends the start of an actor without any need through a random node, which may be lost
-        "max_restarts": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=soft),
-    }
 
 
 @cache

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import Pickled, pack
+from twinkle_remote import concat
 from twinkle_remote import rows as values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twinkle_remote.protocol import Columns, Rows
 
@@ -27,6 +28,8 @@ _CHUNKS = 128
 _CHUNK_BYTES = 16 * 1024
 _SAMPLE = 8
 _WORTH_CUTTING = 64 * 1024
+_PIECES = 32
+_PIECE_BYTES = 1 << 20  # a smaller piece costs more than its bytes
 
 
 class Chunks:
@@ -144,6 +147,68 @@ def cut(value: Any, start: int, stop: int) -> Any:
     return values.map_record(
         value, lambda part: cut(part, start, stop), lambda leaf: values.take(leaf, range(start, stop)), values.rebuild
     )
+
+
+def piece_bounds(form: Any, nbytes: int) -> tuple[int, ...]:
+    """The first row of each piece in which a stored form is stored, and the number of rows; empty for no pieces.
+
+    Args:
+        form: The stored form.
+        nbytes: Its size.
+    """
+    pieces = min(_PIECES, nbytes // _PIECE_BYTES)
+    count = _rows_in(form) if pieces > 1 and values.come_with_their_class() else None
+    if not count:
+        return ()
+    return (*range(0, count, -(-count // pieces)), count)
+
+
+def _rows_in(form: Any) -> int | None:
+    """Number of rows of a stored form of which joined pieces are what the whole is; None for any other."""
+    if isinstance(form, Chunks):
+        return form.bounds[-1]
+    if isinstance(form, tensors.ArrayForm):
+        return None if form.requires_grad else len(form.array)
+    kind, torch = values.row_type_of(type(form)), sys.modules.get("torch")
+    if isinstance(form, range) or (torch is not None and isinstance(form, torch.Tensor)):
+        return None
+    if kind is not None:
+        return kind.length(form)
+    parts = (values.parts_of(form) or {}).values()
+    counts = {_rows_in(part) for part in parts if type(part) not in values.PLAIN or part != part}  # NaN
+    return counts.pop() if len(counts) == 1 else None
+
+
+def pieces_of(wanted: Rows, bounds: Sequence[int]) -> Iterator[tuple[int, Rows, Sequence[int]]]:
+    """The pieces that hold some rows: index, numbers of the rows in it, and where these stand among all.
+
+    Args:
+        wanted: Numbers of rows.
+        bounds: Of the pieces.
+    """
+    if not len(wanted):
+        yield 0, range(0), ()
+    elif isinstance(wanted, range) and wanted.step == 1:
+        for index, (first, last) in enumerate(itertools.pairwise(bounds)):
+            own = range(max(wanted.start, first), min(wanted.stop, last))
+            if own:
+                yield (index, range(own.start - first, own.stop - first), [row - wanted.start for row in own])
+    else:
+        places: dict[int, list[int]] = {}
+        for place, row in enumerate(wanted):
+            places.setdefault(bisect_right(bounds, row) - 1, []).append(place)
+        for index, of_piece in places.items():
+            yield index, tuple([wanted[place] - bounds[index] for place in of_piece]), of_piece
+
+
+def joined(parts: Sequence[Any], order: Sequence[int]) -> Any:
+    """The rows of pieces, each at its place."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = concat(parts)
+    if all(place == number for number, place in enumerate(order)):
+        return whole
+    return values.take(whole, tuple(sorted(range(len(order)), key=order.__getitem__)))
 
 
 def _has_row_type(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from dataclasses import dataclass
@@ -16,8 +17,6 @@ from twinkle_remote import rows as values
 from twinkle_remote.errors import StoreTimeoutError, TwinkleError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ray import ObjectRef
 
     from twinkle_remote.protocol import Columns, Rows
@@ -45,26 +44,25 @@ class Stored:
     """A value in the object store of a node.
 
     Attributes:
-        ref: The pickled value.
+        refs: The pickled value, or pieces of it.
+        bounds: First row of each piece, and the number of rows at the end; empty where it lies in one.
         nbytes: Its size.
         node: Id of the node.
         maker: Id of the process that stored it.
         label: Label of that process, for messages.
-        in_segment: Its buffers lie in a segment of the node, and the ref holds the rest.
-        placed: What the ref holds, where that is small and in a segment.
+        placed: What the ref holds, where that is small and the buffers lie in a segment.
     """
 
-    ref: ObjectRef[Pickled | Placed]
+    refs: tuple[ObjectRef[Pickled | Placed], ...]
+    bounds: tuple[int, ...]
     nbytes: int
     node: str
     maker: str
     label: str
-    in_segment: bool = False
     placed: Placed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self.ref, self.nbytes, self.node, self.maker, self.label, self.in_segment, self.placed
-        return Stored, parts
+        return Stored, (self.refs, self.bounds, self.nbytes, self.node, self.maker, self.label, self.placed)
 
 
 class StoreFullError(TwinkleError):
@@ -75,8 +73,8 @@ class RayStore:
     """A `Store` over Ray's object store.
 
     Attributes:
-        agent: The agent of a worker's node; None where there is one node, and in the driver.
-        agents: In the driver, the agents by node id.
+        cuts: Large values are stored in pieces by rows, because the session has several nodes: Ray moves the pieces
+            that a node's readers need, and each of them once.
 
     Args:
         label: Label of this process, for errors of readers.
@@ -86,14 +84,13 @@ class RayStore:
         context = ray.get_runtime_context()
         self._label = label
         self._node, self._id = context.get_node_id(), context.get_worker_id()
-        self.agent: Any = None
-        self.agents: Mapping[str, Any] = {}
+        self.cuts = False
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large array or tensor once for many readers; None for smaller ones."""
         if values.size_in_bytes(value) < ARGUMENT_LIMIT:
             return None
-        return self._stored(pack(rows.fold(value)))
+        return self._stored(rows.fold(value))
 
     def get(
         self, ref: object, numbers: Rows | None = None, columns: Columns | None = None, timeout: float | None = None
@@ -136,7 +133,8 @@ class RayStore:
             return value, 0
         limit = EAGER_LIMIT if eager else RESULT_LIMIT
         try:
-            pickled = pack(value if eager else rows.fold(value))
+            form = value if eager else rows.fold(value)
+            pickled = pack(form)
         except TwinkleError:  # a lazy result inside it has failed
             raise
         except MemoryError as error:
@@ -147,55 +145,45 @@ class RayStore:
             raise TypeError(f"the result, a {type(value).__name__}, cannot be sent: {error}") from error
         if not pickled.buffers and not pickled.refs and len(pickled.head) < limit:
             return Inline(pickled.head), len(pickled.head)
-        return self._stored(pickled)
+        return self._stored(form, pickled)
 
     def outlives_worker(self, payload: object) -> bool:
         """Whether a payload can still be read when its worker has ended: small values travel inside the outcome."""
         return not isinstance(payload, Stored)
 
-    def _stored(self, pickled: Pickled) -> tuple[Stored, int]:
-        size = pickled.nbytes
+    def _stored(self, form: object, pickled: Pickled | None = None) -> tuple[Stored, int]:
+        pickled = pickled or pack(form)
+        size, here = pickled.nbytes, (self._node, self._id, self._label)
         try:
+            if self.cuts and len(bounds := rows.piece_bounds(form, size)) > 2:
+                pieces = [put(pack(rows.cut(form, *ends))) for ends in itertools.pairwise(bounds)]
+                return Stored(tuple(pieces), bounds, size, *here), size
             found = place(pickled)
             if found is not None:
                 ref, placed = found
                 small = not placed.refs and len(placed.head) < _HEAD_LIMIT
-                return Stored(ref, size, self._node, self._id, self._label, True, placed if small else None), size
-            ref = put(pickled)
+                return Stored((ref,), (), size, *here, placed if small else None), size
+            return Stored((put(pickled),), (), size, *here), size
         except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
             raise StoreFullError(f"no room for {size} bytes of {self._label}: {error}") from error
-        return Stored(ref, size, self._node, self._id, self._label), size
 
     def _read(
         self, stored: Stored, numbers: Rows | None, columns: Columns | None, until: float | None
     ) -> tuple[Any, int]:
         far = stored.node != self._node
-        some = numbers is not None or columns is not None
-        if far and some and self.agent is not None and values.come_with_their_class():
-            try:
-                (piece,) = _got(self.agent.piece.remote([stored.ref], stored.node, numbers, columns), until)
-                whole = range(len(numbers)) if numbers is not None and columns is None else None
-                return _opened(_got(piece, until), whole, None)
-            except ray.exceptions.RayTaskError:  # the agent may not have a class that this process has
-                pass
-        if far and stored.in_segment:
-            try:
-                return _opened(_got(self._carried(stored, until), until), numbers, columns)
-            except ray.exceptions.RayTaskError:
-                _got(stored.ref, until)  # raises where the process that has put it has ended
-                raise
-        return _opened(stored.placed or _got(stored.ref, until), numbers, columns)
-
-    def _carried(self, stored: Stored, until: float | None) -> ObjectRef[Pickled | Placed]:
-        """A value in a segment of another node, as Ray carries it here."""
-        if self.agent is not None:
-            (piece,) = _got(self.agent.whole.remote([stored.ref], stored.node), until)
-        elif stored.node in self.agents:
-            piece = self.agents[stored.node].unplaced.remote([stored.ref])
-        else:
-            raise GoneError(f"node {stored.node} has no agent")
-        carried: ObjectRef[Pickled | Placed] = piece
-        return carried
+        if not stored.bounds:
+            whole = stored.placed or _got(stored.refs[0], until)
+            if far and isinstance(whole, Placed):
+                raise GoneError("it lies in the memory of its host, because the session had one node when it was made")
+            return _opened(whole, numbers, columns, whole=far)
+        wanted = range(stored.bounds[-1]) if numbers is None else numbers
+        parts, order, size = [], list[int](), 0
+        for index, own, places in rows.pieces_of(wanted, stored.bounds):
+            part, opened = _opened(_got(stored.refs[index], until), own, columns, whole=far)
+            parts.append(part)
+            order += places
+            size += opened
+        return rows.joined(parts, order), size
 
 
 def _got(ref: ObjectRef[Any], until: float | None) -> Any:
@@ -208,9 +196,12 @@ def put(pickled: Pickled) -> ObjectRef[Any]:
     return ray.put(pickled)
 
 
-def _opened(pickled: Pickled | Placed, numbers: Rows | None, columns: Columns | None) -> tuple[Any, int]:
-    """A value that came, and the bytes of the pickle with those of the buffers that were opened for it."""
+def _opened(
+    pickled: Pickled | Placed, numbers: Rows | None, columns: Columns | None, *, whole: bool
+) -> tuple[Any, int]:
+    """A value that came, and the bytes of the pickle with those of the buffers that were opened for it, or of all."""
     value, opened = rows.unfold(pickled.open(), numbers, columns)
     head, buffers = len(pickled.head), pickled.nbytes - len(pickled.head)
     sized = opened or isinstance(value, list) or values.parts_of(value) is not None  # other types may tell no size
-    return value, head + (min(opened, buffers) if sized and (numbers, columns) != (None, None) else buffers)
+    some = sized and not whole and (numbers, columns) != (None, None)
+    return value, head + (min(opened, buffers) if some else buffers)

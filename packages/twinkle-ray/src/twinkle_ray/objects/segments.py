@@ -158,7 +158,7 @@ class SegmentPool:
         if file not in self._used:  # the pool was closed
             return
         self._used.discard(file)
-        if file.written + sum([one.written for one in tuple(self._free)]) <= _KEPT * _memory()[0]:
+        if file.written + sum([one.written for one in tuple(self._free)]) <= _KEPT * _total():
             self._free.append(file)
         else:
             file.close()
@@ -201,6 +201,11 @@ def has_room(size: int) -> bool:
     """Whether so many bytes leave a fifth of the host's memory, and of this container's, free."""
     total, free = _memory()
     return free - size >= _LEFT_FREE * total
+
+
+@cache
+def _total() -> int:
+    return _memory()[0]
 
 
 def _memory() -> tuple[int, int]:
@@ -340,10 +345,14 @@ _allowed = False
 class MemoryOffer(NamedTuple):
     """The driver's offer to a worker: who shares memory asks first, because users and namespaces may differ.
 
-    The worker places large values in segments if `placing`. It tries to open the driver's file, unless that is None.
+    Attributes:
+        placing: Large values are placed in segments.
+        cuts: See `RayStore`.
+        driver: Process and descriptor of a file of the driver, which the worker tries to open; None for none.
     """
 
     placing: bool
+    cuts: bool = False
     driver: tuple[int, int] | None = None
 
 
@@ -367,16 +376,16 @@ def offered() -> int:
     return os.memfd_create("twinkle-offer", os.MFD_CLOEXEC) if sys.platform == "linux" else -1
 
 
-def offer_to(member: Member) -> MemoryOffer:
-    """The driver's offer to a worker."""
-    if member.node != ray.get_runtime_context().get_node_id():
-        return MemoryOffer(placing=sys.platform == "linux")
-    return MemoryOffer(may_open(member.info.pid, member.offered), (os.getpid(), offered()))
+def offer_to(member: Member, *, one_node: bool) -> MemoryOffer:
+    """The driver's offer to a worker; readers on other nodes could not open a segment."""
+    if not one_node:
+        return MemoryOffer(placing=False, cuts=True)
+    return MemoryOffer(may_open(member.info.pid, member.offered), driver=(os.getpid(), offered()))
 
 
-def take_answers(answers: Iterable[object]) -> None:
+def take_answers(answers: Iterable[object], *, one_node: bool) -> None:
     """Take whether workers may open the driver's memory: it shares none where one may not."""
-    allow(placing=sys.platform == "linux" and all(answer is not False for answer in answers))
+    allow(placing=one_node and sys.platform == "linux" and all(answer is not False for answer in answers))
 
 
 def stop_sharing() -> None:

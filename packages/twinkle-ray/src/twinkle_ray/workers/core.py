@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -24,19 +24,10 @@ class RayGroups(Backend):
     Args:
         groups: The groups; or, in a worker, a ref of them: it fetches them for its first call.
         store: The store of this process.
-        agents: In the driver, the nodes' agents by node id, where there are several nodes.
-        agent: The agent of this node; None where there is one node, and in the driver.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[RayGroup] | ray.ObjectRef[list[RayGroup]],
-        store: RayStore,
-        agents: Mapping[str, Any],
-        agent: Any = None,
-    ) -> None:
+    def __init__(self, groups: Sequence[RayGroup] | ray.ObjectRef[list[RayGroup]], store: RayStore) -> None:
         self.store = store
-        store.agents, store.agent = agents, agent
         self._queue = TaskQueue("twinkle-sends")
         self._groups: dict[str, RayGroup] = {}
         self._loading = threading.Lock()
@@ -50,14 +41,12 @@ class RayGroups(Backend):
         """All groups."""
         return tuple(self._loaded().values())
 
-    def replace(self, groups: Sequence[RayGroup] | ray.ObjectRef[list[RayGroup]], agent: Any = None) -> None:
+    def replace(self, groups: Sequence[RayGroup] | ray.ObjectRef[list[RayGroup]]) -> None:
         """Replace groups of the same names, or take in that they have other workers.
 
         Args:
             groups: As for the constructor.
-            agent: As for the constructor.
         """
-        self.store.agent = agent or self.store.agent
         with self._loading:
             if not isinstance(groups, ray.ObjectRef):
                 self._take(groups)
@@ -97,7 +86,3 @@ class RayGroups(Backend):
 
         leave_to_parent()
         return False
-
-    def close(self) -> None:
-        """Let go of the agents; the groups belong to the driver."""
-        self.store.agent, self.store.agents = None, {}

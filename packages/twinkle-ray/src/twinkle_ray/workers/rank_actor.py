@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -219,15 +219,13 @@ class RankActor:
     def connect(
         self,
         groups: Sequence[ray.ObjectRef[list[RayGroup]]],
-        agent: Any,
         defaults: SessionDefaults,
         offer: MemoryOffer,
     ) -> bool:
-        """Connect this worker to all groups, whose components it may then call, and to the agent of its node.
+        """Connect this worker to all groups, whose components it may then call.
 
         Args:
             groups: One ref, of all groups; later again, after one was restarted. In a list Ray does not fetch it.
-            agent: The agent; None where there is one node.
             defaults: The session's.
             offer: How it shares memory with the driver.
 
@@ -235,10 +233,11 @@ class RankActor:
             Whether it may open the driver's memory.
         """
         segments.allow(placing=offer.placing)
+        self._store.cuts = offer.cuts
         if self._groups is not None:
-            self._groups.replace(groups[0], agent)
+            self._groups.replace(groups[0])
         else:
-            self._groups = RayGroups(groups[0], self._store, {}, agent)
+            self._groups = RayGroups(groups[0], self._store)
             attach("ray", self._groups, defaults)
         return offer.driver is None or segments.may_open(*offer.driver)
 
