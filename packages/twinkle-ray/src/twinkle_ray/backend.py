@@ -130,11 +130,8 @@ class RayBackend(Backend):
         self.store.cuts = not one_node
         answers = []
         for member in members:
-            connect, offer = (
-                member.actor.connect.options(max_task_retries=ATTEMPTS),
-                offer_to(member, one_node=one_node),
-            )
-            answer = connect.remote([stored], self._defaults, offer)
+            connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
+            answer = connect.remote([stored], self._defaults, offer_to(member, one_node=one_node))
             if awaited(member):
                 answers.append(answer)
         take_answers(get_within(answers, self.start_timeout, _UNCONNECTED), one_node=one_node)
