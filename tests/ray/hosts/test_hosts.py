@@ -42,28 +42,6 @@ try:
 except OSError as error:
     print(type(error).__name__)
 """
-COUNT = """
-import socket
-here = socket.socket(type=socket.SOCK_DGRAM)
-here.bind(("", 7002))
-here.settimeout(3)
-print("ready", flush=True)
-count = 0
-try:
-    while here.recv(100):
-        count += 1
-        here.settimeout(1)
-except TimeoutError:
-    print(count)
-"""
-FLOOD = """
-import socket, sys, time
-there = socket.socket(type=socket.SOCK_DGRAM)
-there.connect((sys.argv[1], 7002))
-for number in range(1000):
-    there.send(b"packet")
-    time.sleep(0.0002)
-"""
 KILLED = """
 import subprocess, time
 from hosts import Hosts
@@ -119,28 +97,6 @@ def test_a_link_carries_its_rate_until_it_is_cut(hosts: Hosts) -> None:
     until = time.monotonic() + 10
     while hosts.run("one", *to_two).strip() != "ConnectionRefusedError":
         assert time.monotonic() < until
-
-
-def arrived(hosts: Hosts, sender: str, receiver: str) -> int:
-    """How many of 1,000 packets arrive."""
-    counting = subprocess.Popen(hosts.inside(receiver, sys.executable, "-c", COUNT), stdout=subprocess.PIPE, text=True)
-    with counting:
-        assert counting.stdout is not None and counting.stdout.readline() == "ready\n"
-        hosts.run(sender, sys.executable, "-c", FLOOD, hosts.addresses[receiver])
-        return int(counting.stdout.read())
-
-
-def test_a_link_loses_a_share_of_the_packets_of_one_direction(hosts: Hosts) -> None:
-    to_two = [sys.executable, "-c", TRY, hosts.addresses["two"]]
-    hosts.set_loss("two", received=0.25)
-    assert 650 < arrived(hosts, "one", "two") < 850  # the deviation is 14
-    assert arrived(hosts, "two", "one") == 1000
-    hosts.set_loss("two", sent=1.0)
-    assert arrived(hosts, "one", "two") == 1000
-    assert arrived(hosts, "two", "one") == 0
-    assert hosts.run("one", *to_two).strip() == "TimeoutError"
-    hosts.set_loss("two")
-    assert hosts.run("one", *to_two).strip() == "ConnectionRefusedError"
 
 
 def test_hosts_end_when_their_program_is_killed(hosts_here: None) -> None:

@@ -28,12 +28,9 @@ _SECONDS = 20.0  # for a command that sets something up
 _TRIAL = """
 mount -t tmpfs tmpfs /mnt && hostname trial && ip link add name one type veth peer name two &&
 ip link add name bridge type bridge && ip link set one master bridge &&
-tc qdisc add dev two root tbf rate 1mbit burst 16kb latency 50ms && tc qdisc add dev one root handle 1: htb &&
-tc filter add dev one parent 1: protocol all bpf bytecode '1,6 0 0 0' flowid 1:2
+tc qdisc add dev two root tbf rate 1mbit burst 16kb latency 50ms
 """
 _BURST = "256kb"
-# A program for the kernel's filter of packets: it takes those for which a random number of 32 bits is below a limit.
-_LOTTERY = "4,32 0 0 4294963256,53 0 1 {limit},6 0 0 0,6 0 0 4294967295"
 
 
 def why_not() -> str | None:
@@ -70,19 +67,18 @@ class Hosts:
         self._keepers: list[subprocess.Popen[str]] = []
         self._started: list[subprocess.Popen[bytes]] = []
         self._first: dict[str, int] = {}
-        self._rates = dict.fromkeys(names, rate)
         try:
             new = ["unshare", "--net", "--pid", "--fork", "--kill-child"]
             self._switch = self._keep(new, "ip link set lo up", _FIRST_OF_ALL)
             self._on_switch("ip", "link", "add", "name", "switch", "type", "bridge")
             self._on_switch("ip", "link", "set", "switch", "up")
             for name in names:
-                self._add(name)
+                self._add(name, rate)
         except BaseException:
             self.close()
             raise
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str, rate: str) -> None:
         folder, address = self.folder, self.addresses[name]
         new = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         setup = [
@@ -100,7 +96,7 @@ class Hosts:
         self._on_switch("ip", "link", "set", name, "master", "switch", "up")
         self.run(name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
         self.run(name, "ip", "link", "set", "eth0", "up")
-        self.set_rate(name, self._rates[name])
+        self.set_rate(name, rate)
 
     def _keep(self, new: Sequence[str], setup: str, source: str = _FIRST) -> int:
         """Start the first process of new namespaces; return its id."""
@@ -147,22 +143,10 @@ class Hosts:
         return started
 
     def set_rate(self, name: str, rate: str) -> None:
-        """Set what a host's link carries in each direction, in tc's units, without any loss."""
-        self._rates[name] = rate
-        self.set_loss(name)
-
-    def set_loss(self, name: str, *, sent: float = 0.0, received: float = 0.0) -> None:
-        """Lose packets of a host's link; nobody is told of them.
-
-        Args:
-            name: The host.
-            sent: Share of what it sends that is lost, from 0 to 1.
-            received: Share of what is sent to it that is lost.
-        """
-        for command in _shape("eth0", self._rates[name], sent):
-            self.run(name, "tc", *command)
-        for command in _shape(name, self._rates[name], received):
-            self._on_switch("tc", *command)
+        """Set what a host's link carries in each direction, in tc's units."""
+        shape = ["root", "tbf", "rate", rate, "burst", _BURST, "latency", "50ms"]
+        self.run(name, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        self._on_switch("tc", "qdisc", "replace", "dev", name, *shape)
 
     def cut(self, name: str) -> None:
         """Take a host's link down: what is sent is lost, and nothing is reset."""
@@ -171,10 +155,6 @@ class Hosts:
     def mend(self, name: str) -> None:
         """Take a host's link up again."""
         self._on_switch("ip", "link", "set", name, "up")
-
-    def kill(self, name: str) -> None:
-        """End a host with all of its processes at once."""
-        os.kill(self._first.pop(name), 9)
 
     def processes(self) -> list[int]:
         """The processes on all hosts, with those that keep them."""
@@ -204,22 +184,6 @@ class Hosts:
 
     def _on_switch(self, *command: str) -> None:
         _run(["nsenter", "--target", str(self._switch), "--net", *command])
-
-
-def _shape(device: str, rate: str, lost: float) -> list[list[str]]:
-    """Arguments of tc for what a device sends: its rate, and a class without room, which loses its share of packets."""
-    on = ["dev", device]
-    shape = [["qdisc", "replace", *on, "root", "tbf", "rate", rate, "burst", _BURST, "latency", "50ms"]]
-    if lost:
-        lottery = _LOTTERY.format(limit=min(round(lost * 2**32), 2**32 - 1))
-        shape += [
-            ["qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "1"],
-            ["class", "replace", *on, "parent", "1:", "classid", "1:1", "htb", "rate", rate, "burst", _BURST],
-            ["class", "replace", *on, "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit"],
-            ["qdisc", "replace", *on, "parent", "1:2", "bfifo", "limit", "1"],
-            ["filter", "add", *on, "parent", "1:", "protocol", "all", "bpf", "bytecode", lottery, "flowid", "1:2"],
-        ]
-    return shape
 
 
 def _run(command: Sequence[str]) -> str:
