@@ -59,17 +59,13 @@ def test_every_generator_is_seeded_before_each_constructor_alike_on_all_ranks(ra
     [
         ({"placement_timeout": -1}, "placement_timeout=-1 must be a finite number of seconds from 0 on"),
         ({"placement_timeout": float("nan")}, "placement_timeout=nan must be a finite number"),
-        ({"placement_timeout": None}, "placement_timeout=None must be a number of seconds, got NoneType"),
-        ({"placement_timeout": "60"}, "placement_timeout='60' must be a number of seconds, got str"),
         ({"start_timeout": 0}, "start_timeout=0 leaves workers no time to start"),
         ({"start_timeout": np.float32("inf")}, r"start_timeout=.*inf.* must be a finite number"),
-        ({"start_timeout": True}, "start_timeout=True must be a number of seconds, got bool"),
-        ({"env_allow": ("A", 3)}, r"env_allow=\('A', 3\) must hold names, .*; 3 is none"),
         ({"restart": "actor"}, "restart='actor' must be None or \"group\""),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_at_once(options: dict[str, Any], rule: str) -> None:
     began = time.monotonic()
-    with pytest.raises((TypeError, ValueError), match=rule):
+    with pytest.raises(ValueError, match=rule):
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 1, "CPU")], **options)
     assert time.monotonic() - began < 30  # it waits for no worker

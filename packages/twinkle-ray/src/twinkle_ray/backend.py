@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -11,15 +11,14 @@ import ray
 from twinkle_ray.cluster.cluster import Cluster
 from twinkle_ray.cluster.nodes import ATTEMPTS
 from twinkle_ray.objects.object_store import RayStore
-from twinkle_ray.objects.segments import offer_to, stop_sharing, take_answers
+from twinkle_ray.objects.segments import allow, host_identity, stop_sharing
 from twinkle_ray.placement.actor_set import ActorSet, get_within
 from twinkle_ray.placement.colocate import check_colocate, nodes_to_keep
 from twinkle_ray.placement.reservation import Reservation
-from twinkle_ray.workers.catch_up import catch_up
 from twinkle_ray.workers.core import RayGroups
-from twinkle_remote.backends.support import report_start, running
-from twinkle_remote.errors import TwinkleError
-from twinkle_remote.protocol import Backend, SessionDefaults
+from twinkle_remote.backends.support import driver_line, raise_failures, report_start, running
+from twinkle_remote.errors import CallTimeoutError, TwinkleError
+from twinkle_remote.protocol import Backend, InputReplies, SessionDefaults, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +49,6 @@ class RayBackend(Backend):
 
     Raises:
         PlacementError: The groups cannot be placed.
-        TypeError: A number of seconds is not a number, or a name is not a string.
         ValueError: A number of seconds is negative or infinite, or an option is none of its values.
     """
 
@@ -74,7 +72,7 @@ class RayBackend(Backend):
             raise ValueError("start_timeout=0 leaves workers no time to start; 120 is the default")
         self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
         self._colocate = check_colocate(colocate, groups)
-        self._seed, self._env_allow = seed, check_names(env_allow)
+        self._seed, self._env_allow = seed, (env_allow,) if isinstance(env_allow, str) else tuple(env_allow)
         self._can_restart = restart == "group"
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
@@ -127,14 +125,17 @@ class RayBackend(Backend):
         here, stored = ray.get_runtime_context().get_node_id(), ray.put(list(groups))
         members = [member for group in groups for member in group.members]
         one_node = all(member.node == here for member in members)
+        shares = one_node and {member.memory for member in members} <= {host_identity()}
         self.store.cuts = not one_node
-        answers = []
-        for member in members:
-            connect = member.actor.connect.options(max_task_retries=ATTEMPTS)
-            answer = connect.remote([stored], self._defaults, offer_to(member, one_node=one_node))
-            if awaited(member):
-                answers.append(answer)
-        take_answers(get_within(answers, self.start_timeout, _UNCONNECTED), one_node=one_node)
+        allow(placing=shares)
+        connecting = {
+            member.id: member.actor.connect.options(max_task_retries=ATTEMPTS).remote(
+                [stored], self._defaults, one_node=one_node, shares=shares
+            )
+            for member in members
+        }
+        asked = [connecting[member.id] for member in members if awaited(member)]
+        get_within(asked, self.start_timeout, _UNCONNECTED)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Give the session's defaults to every worker, also to those of groups that are restarted later."""
@@ -232,6 +233,37 @@ class RayBackend(Backend):
             actor_set.actors.clear()
 
 
+def catch_up(
+    group: RayGroup,
+    created: Mapping[str, Mapping[int, tuple[Task, InputReplies]]],
+    timeout: float,
+) -> None:
+    """Run the constructors again in their order; call `restore` after each one whose class has it.
+
+    Args:
+        group: The new workers.
+        created: The tasks that constructed components, by instance, then by rank.
+        timeout: Seconds that one constructor, or one `restore`, may take.
+    """
+    for by_rank in created.values():
+        first = next(iter(by_rank.values()))[0]
+        _together(group, first.name, by_rank, timeout)
+        if callable(getattr(first.target, "restore", None)):
+            name = f"{first.target.__name__}.restore"
+            task = Task("method", first.instance, name, "restore")
+            _together(group, name, dict.fromkeys(by_rank, (task, InputReplies())), timeout)
+
+
+def _together(group: RayGroup, name: str, tasks: Mapping[int, tuple[Task, InputReplies]], timeout: float) -> None:
+    pending = {rank: group.submit([rank], [task], [0], inputs)[0] for rank, (task, inputs) in tasks.items()}
+    wait(pending.values(), timeout)
+    if late := [rank for rank, reply in pending.items() if not reply.done()]:
+        raise CallTimeoutError(f"{name} on {group.name} is not done after {timeout:g} s on ranks {late}", (), late)
+    failures = [failure for reply in pending.values() if (failure := reply.result().failure) is not None]
+    if failures:
+        raise_failures(name, group.name, failures, driver_line())
+
+
 def restart(group: str) -> None:
     """Rebuild a group of the running Ray session, whose workers died or do not answer.
 
@@ -256,37 +288,16 @@ def restart(group: str) -> None:
     backend.restart(group)
 
 
-def check_seconds(name: str, value: object) -> float:
-    """Return a number of seconds as a float.
+def check_seconds(name: str, value: float) -> float:
+    """Return a number of seconds, numpy's too, as a float.
 
     Args:
         name: Name of the option.
-        value: Any real number, numpy's too, from 0 on.
+        value: From 0 on.
 
     Raises:
-        TypeError: It is not a number.
         ValueError: It is negative, infinite or NaN.
     """
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} must be a number of seconds, got {type(value).__name__}")
-    seconds = float(value)
-    if not (math.isfinite(seconds) and seconds >= 0):
+    if not 0 <= value < math.inf:
         raise ValueError(f"{name}={value!r} must be a finite number of seconds from 0 on; 86400 is a day")
-    return seconds
-
-
-def check_names(env_allow: str | Sequence[object]) -> tuple[str, ...]:
-    """Return names of environment variables as a tuple.
-
-    Args:
-        env_allow: One, or several.
-
-    Raises:
-        TypeError: One is not a string.
-    """
-    out = []
-    for name in (env_allow,) if isinstance(env_allow, str) else env_allow:
-        if not isinstance(name, str):
-            raise TypeError(f'env_allow={env_allow!r} must hold names, as ("HF_TOKEN", "MY_*") does; {name!r} is none')
-        out.append(name)
-    return tuple(out)
+    return float(value)

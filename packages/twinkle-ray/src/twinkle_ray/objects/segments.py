@@ -16,6 +16,7 @@ import fcntl
 import mmap
 import os
 import re
+import socket
 import sys
 import threading
 import weakref
@@ -34,11 +35,9 @@ from twinkle_ray.objects.pickling import Pickled
 from twinkle_ray.ray_internals import when_out_of_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ray import ObjectRef
-
-    from twinkle_ray.workers.member import Member
 
 PAGE: Final = mmap.PAGESIZE
 WORTH_PLACING: Final = 1 << 20  # bytes of buffers; for fewer, a segment costs more than the copies of their readers
@@ -47,6 +46,7 @@ _KEPT: Final = 1 / 32  # of the host's memory
 _LEFT_FREE: Final = 0.2  # of the host's memory; a store of Ray can write to the disk, a segment cannot
 _MOST_MAPPINGS: Final = 128  # of a process: each has a descriptor
 _SMALL: Final = 64 * 1024  # bytes; fewer are copied at once
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 
 
@@ -342,50 +342,18 @@ def place(pickled: Pickled) -> tuple[ObjectRef[Any], Placed] | None:
 _allowed = False
 
 
-class MemoryOffer(NamedTuple):
-    """The driver's offer to a worker: who shares memory asks first, because users and namespaces may differ.
-
-    Attributes:
-        placing: Large values are placed in segments.
-        cuts: See `RayStore`.
-        driver: Process and descriptor of a file of the driver, which the worker tries to open; None for none.
-    """
-
-    placing: bool
-    cuts: bool = False
-    driver: tuple[int, int] | None = None
-
-
 def allow(*, placing: bool) -> None:
     """From now on, large values of this process are placed in segments, or not."""
     global _allowed
-    _allowed = placing
+    _allowed = placing and sys.platform == "linux"
 
 
-def may_open(pid: int, descriptor: int) -> bool:
-    """Whether this process may open a file that a process of this host has opened."""
-    with suppress(OSError):  # it may not: False
-        os.close(os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC))
-        return True
-    return False
-
-
-@cache
-def offered() -> int:
-    """The descriptor of a file in memory that others try to open; -1 where there are none."""
-    return os.memfd_create("twinkle-offer", os.MFD_CLOEXEC) if sys.platform == "linux" else -1
-
-
-def offer_to(member: Member, *, one_node: bool) -> MemoryOffer:
-    """The driver's offer to a worker; readers on other nodes could not open a segment."""
-    if not one_node:
-        return MemoryOffer(placing=False, cuts=True)
-    return MemoryOffer(may_open(member.info.pid, member.offered), driver=(os.getpid(), offered()))
-
-
-def take_answers(answers: Iterable[object], *, one_node: bool) -> None:
-    """Take whether workers may open the driver's memory: it shares none where one may not."""
-    allow(placing=one_node and sys.platform == "linux" and all(answer is not False for answer in answers))
+def host_identity() -> str:
+    """Equal for two processes that can open each other's memory: one kernel, one pid namespace, one user."""
+    if not os.path.exists(_BOOT_ID):
+        return f"{socket.gethostname()}/{os.getuid()}"
+    boot = Path(_BOOT_ID).read_text(encoding="ascii").strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
 
 
 def stop_sharing() -> None:

@@ -136,12 +136,12 @@ class ActorSet:
             for rank in ranks
         ]
         name, size = self.group.name, len(self.actors)
-        offers = get_within(assigned, timeout, f"the workers of group {name!r} did not take their ranks")
+        memories = get_within(assigned, timeout, f"the workers of group {name!r} did not take their ranks")
         members = []
-        for rank, offered in zip(ranks, offers, strict=True):
+        for rank, memory in zip(ranks, memories, strict=True):
             actor, at = self.actors[rank], self.locations[rank]
             info = WorkerInfo(name, rank, size, at.host, at.pid)
-            members.append(Member(actor, actor._actor_id.hex(), info, at.node_id, offered))
+            members.append(Member(actor, actor._actor_id.hex(), info, at.node_id, memory))
         return members
 
     def _check_devices(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from twinkle_ray.objects.segments import host_identity
 from twinkle_ray.weights.check import Changes, block_hash
 from twinkle_ray.weights.errors import WeightSyncError
 from twinkle_ray.weights.manifest import Convert, TensorMatch, item_size, torch_dtype
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.plan import Move, Transfer
     from twinkle_ray.weights.transport.nccl import Meeting
     from twinkle_ray.weights.transport.packing import Slot
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 Side: TypeAlias = Literal["source", "target"]
 Route: TypeAlias = Literal["process", "store", "messages"]
@@ -201,7 +199,7 @@ class Rank:
         """The rank as it is now; without its specs where the driver has those of the digest `known`."""
         local_shards = self.local_shards
         metadata: Mapping[str, str] = getattr(instance, "weight_metadata", dict)()
-        host = _host_identity()
+        host = host_identity()
         return Report(
             process=f"{host}/{os.getpid()}",
             host=host,
@@ -289,15 +287,6 @@ class Rank:
     def device(self) -> torch.device:
         """The device of its tensors."""
         return next(iter(self.local_shards.devices), torch.device("cpu"))
-
-
-def _host_identity() -> str:
-    """Equal for two processes that can open each other's memory: one kernel, one pid namespace, one user."""
-    if not os.path.exists(_BOOT_ID):
-        return f"{socket.gethostname()}/{os.getuid()}"
-    with open(_BOOT_ID) as file:
-        boot = file.read().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
 
 
 def _device_name(devices: frozenset[torch.device]) -> str:

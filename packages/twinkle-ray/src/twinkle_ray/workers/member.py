@@ -33,14 +33,14 @@ class Member:
         id: Ray's id of its actor.
         info: Its group, rank and node.
         node: Ray's id of its node.
-        offered: Descriptor of a file in its memory, which who shares memory with it can open.
+        memory: Its `host_identity`, by which others know whether they can share memory with it.
     """
 
     actor: Any
     id: str
     info: WorkerInfo
     node: str
-    offered: int
+    memory: str
 
 
 def answers_of(refs: Sequence[ray.ObjectRef[Any]], seconds: float = _ANSWER_SECONDS) -> list[Any]:

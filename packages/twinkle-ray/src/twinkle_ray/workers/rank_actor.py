@@ -36,7 +36,6 @@ from twinkle_remote.protocol import Outcome, WorkerInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_ray.objects.segments import MemoryOffer
     from twinkle_ray.objects.wire import Wire
     from twinkle_ray.workers.group import RayGroup
     from twinkle_ray.workers.loop_calls import Numbered
@@ -201,8 +200,8 @@ class RankActor:
         self._port = held
         return int(held.getsockname()[1])
 
-    def assign_rank(self, assignment: RankAssignment) -> int:
-        """Become a rank; return the descriptor of a file in memory, by which others see whether they may open such."""
+    def assign_rank(self, assignment: RankAssignment) -> str:
+        """Become a rank; return the `host_identity` of this process."""
         os.environ.update(assignment.environment)
         tensors.on_worker()
         sys.path.extend(path for path in assignment.paths if path not in sys.path)
@@ -214,32 +213,31 @@ class RankActor:
         be_worker(self.worker.outside_tasks)
         name_output(self.info.label())
         self._method_thread = threading.get_ident()
-        return segments.offered()
+        return segments.host_identity()
 
     def connect(
         self,
         groups: Sequence[ray.ObjectRef[list[RayGroup]]],
         defaults: SessionDefaults,
-        offer: MemoryOffer,
-    ) -> bool:
+        *,
+        one_node: bool,
+        shares: bool,
+    ) -> None:
         """Connect this worker to all groups, whose components it may then call.
 
         Args:
             groups: One ref, of all groups; later again, after one was restarted. In a list Ray does not fetch it.
             defaults: The session's.
-            offer: How it shares memory with the driver.
-
-        Returns:
-            Whether it may open the driver's memory.
+            one_node: All of the session is on this node.
+            shares: All of its processes can share memory.
         """
-        segments.allow(placing=offer.placing)
-        self._store.cuts = offer.cuts
+        segments.allow(placing=shares)
+        self._store.cuts = not one_node
         if self._groups is not None:
             self._groups.replace(groups[0])
         else:
             self._groups = RayGroups(groups[0], self._store)
             attach("ray", self._groups, defaults)
-        return offer.driver is None or segments.may_open(*offer.driver)
 
     def configure(self, defaults: SessionDefaults) -> None:
         """Take the defaults of the session, before the first call."""
