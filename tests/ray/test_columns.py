@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import get, join, on, remote_class, remote_function, select, session, stats, stream
+from twinkle_remote import get, join, on, remote_class, remote_function, select, session, stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,18 +70,3 @@ def test_each_column_crosses_once_to_each_process_that_reads_it(stages: list[Any
     value = get(noted)
     assert list(value) == ["ids", "wide", "other", "score", "added"]
     assert value["score"] == [2 * one for one in range(_ROWS)]
-
-
-def test_a_stream_reads_and_keeps_columns(stages: list[Any]) -> None:
-    sampler, reward, reference, actor = stages
-    before = len(stats())
-    trained: list[float] = []
-    with stream(
-        [[0, 1, 2, 3], [4, 5, 6, 7]], sampler.make, partial(with_score, reward), partial(with_added, reference), ahead=8
-    ) as batches:
-        for batch in batches:
-            trained += get(actor.train(select(batch, "score", "added")))
-    assert sorted(trained) == [4.0 * one for one in range(_ROWS)]
-    assert fetched("grade", before) < 64 * 1024
-    assert _ROWS * _ROW <= fetched("annotate", before) < (_ROWS + 1) * _ROW
-    assert _ROWS * _ROW <= fetched("train", before) < (_ROWS + 1) * _ROW

@@ -1,7 +1,4 @@
-"""Nodes of a joined cluster whose Ray ends, and that come back: an error in time, and the rest goes on.
-
-One program on one cluster, and beside it one on another for tables, whose parts are lost: most of the time both wait.
-"""
+"""Nodes of a joined cluster whose Ray ends, and that come back: an error in time, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -105,111 +102,12 @@ REPORTS = (
     *(*NEXT, "OTHER", "NO_ROOM", "GONE", "RESTART", "AFTER", "END"),
 )
 
-PARTS = """
-    import os, select, signal, sys, time
-    import numpy as np
-    import ray
-    import twinkle_remote as twinkle
-    from program_tools import raylets, report, start_cluster
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-
-    MESH = DeviceMesh.from_sizes(dp_size=2)
-    ROWS = 24
-
-    @twinkle.remote_class()
-    class Stage:
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def make(self, rows):
-            time.sleep(0.2 if len(rows) == 1 else 0)
-            return {"ids": rows, "wide": np.repeat(np.asarray(rows, dtype=np.float64), 100_000).reshape(len(rows), -1)}
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def grade(self, rows):
-            return twinkle.join(rows, {"score": [2 * one for one in rows["ids"]]})
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def scores(self, rows):
-            return list(rows["score"])
-
-        @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-        def train(self, rows):
-            return [float(wide[0]) + score for wide, score in zip(rows["wide"], rows["score"])]
-
-    def lose(address):
-        for pid in raylets(address):
-            gone = os.pidfd_open(pid)
-            os.kill(pid, signal.SIGKILL)
-            assert select.select([gone], [], [], 60)[0]
-        while any(node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == address):
-            time.sleep(0.2)
-
-    def tables():
-        groups = [DeviceGroup("far", 2, "far"), DeviceGroup("near", 2, "CPU")]
-        with twinkle.session("ray", groups=groups, address=cluster.address):
-            far, near = Stage(remote_group="far", device_mesh=MESH), Stage(remote_group="near", device_mesh=MESH)
-            here = near.make([7, 8])
-            made = far.make([0, 1, 2, 3])
-            graded = near.grade(made)  # it holds whole rows: what is lost with the other node is `made`
-            twinkle.get(near.train(graded))
-            twinkle.get(near.scores(near.grade(here)))
-            lose("127.0.0.2")
-            read = lambda lazy: [float(one) for one in twinkle.get(lazy)]
-            report("TRAINED", lambda: read(near.train(near.grade(made))))
-            report("TAKEN", lambda: read(near.train(near.grade(twinkle.take(made, [3, 0])))))
-            report("MIXED", lambda: read(near.train(near.grade(twinkle.concat([here, made])))))
-            report("FETCHED", lambda: len(twinkle.get(made)))
-            report("OTHER_ROWS", lambda: read(near.train(twinkle.take(near.grade(here), [1, 0]))))
-            report("ADDED", lambda: list(twinkle.get(near.scores(near.grade(made)))))
-            report("SELECTED", lambda: list(twinkle.get(twinkle.select(graded, "score"))["score"]))
-
-    def stream():
-        groups = [DeviceGroup("both", 2, "both"), DeviceGroup("near", 2, "CPU")]
-        with twinkle.session("ray", groups=groups, address=cluster.address):
-            both, near = Stage(remote_group="both", device_mesh=MESH), Stage(remote_group="near", device_mesh=MESH)
-            source, seen = [[row] for row in range(ROWS)], []
-            with twinkle.stream(source, both.make, near.grade, ahead=8) as batches:
-                for number, batch in enumerate(batches):
-                    value = twinkle.get(batch)
-                    assert value["score"] == [2 * one for one in value["ids"]]
-                    assert value["wide"][0, 0] == value["ids"][0]
-                    seen += value["ids"]
-                    if number == 3:
-                        lose("127.0.0.3")
-                        time.sleep(2)
-                report("STREAMED", lambda: {"seen": seen, "redone": batches.stats().redone})
-
-    if __name__ == "__main__":
-        cluster = start_cluster(num_cpus=2, resources={"both": 1})
-        cluster.add_node(num_cpus=0, resources={"far": 2}, node_ip_address="127.0.0.2")
-        cluster.add_node(num_cpus=0, resources={"both": 1}, node_ip_address="127.0.0.3")
-        tables()
-        stream()
-        sys.stdout.flush()
-        cluster.shutdown()
-"""
-READS = ("TRAINED", "TAKEN", "MIXED", "FETCHED", "OTHER_ROWS", "ADDED", "SELECTED", "STREAMED")
-
 
 @pytest.fixture(scope="module")
-def both(programs: Callable[..., Any]) -> tuple[Any, Any]:
-    """The programs, which have begun."""
-    return programs(PROGRAM), programs(PARTS)
-
-
-@pytest.fixture(scope="module")
-def told(both: tuple[Any, Any]) -> dict[str, Any]:
-    """What the first one reported, by name."""
-    running, _ = both
+def told(programs: Callable[..., Any]) -> dict[str, Any]:
+    """What the program reported, by name."""
+    running = programs(PROGRAM)
     out = {name: running.report(f"{name} ", 110) for name in REPORTS}
-    running.finish(60)
-    return out
-
-
-@pytest.fixture(scope="module")
-def parts(both: tuple[Any, Any]) -> dict[str, Any]:
-    """What the other one reported, by name."""
-    _, running = both
-    out = {name: running.report(f"{name} ", 110) for name in READS}
     running.finish(60)
     return out
 
@@ -246,22 +144,3 @@ def test_a_group_of_a_lost_node_comes_back_when_there_is_room(told: dict[str, An
     assert "infeasible" in told["NO_ROOM"]["text"], told["NO_ROOM"]
     assert told["RESTART"]["kind"] == "" and told["AFTER"]["value"] == [1, 1]
     assert told["END"]["kind"] == "", told["END"]
-
-
-@pytest.mark.parametrize("name", ["TRAINED", "TAKEN", "MIXED", "FETCHED", "ADDED"])
-def test_rows_of_a_lost_node_are_an_error_that_names_their_worker(parts: dict[str, Any], name: str) -> None:
-    answer = parts[name]
-    assert answer["kind"] == "WorkerDiedError" and answer["seconds"] < 30, answer
-    missing = [part for part in ("far[", "called from ", "program1.py:") if part not in answer["text"]]
-    assert not missing, (missing, answer["text"])
-
-
-def test_rows_of_other_nodes_are_read_as_before(parts: dict[str, Any]) -> None:
-    assert parts["OTHER_ROWS"]["value"] == [24.0, 21.0], parts["OTHER_ROWS"]
-    assert parts["SELECTED"]["value"] == [0, 2, 4, 6], parts["SELECTED"]  # a column that others have added to lost rows
-
-
-def test_rows_of_a_stream_are_made_again(parts: dict[str, Any]) -> None:
-    streamed = parts["STREAMED"]["value"]
-    assert streamed["seen"] == list(range(24)), parts["STREAMED"]
-    assert streamed["redone"] >= 1

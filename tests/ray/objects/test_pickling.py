@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinkle.engines import Rollouts
 from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.rows.cut import take
 from twinkle_remote.rows.reduce import equal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -176,15 +173,36 @@ def test_chunks_cover_every_row() -> None:
         assert all(first < last for first, last in itertools.pairwise(chunks.bounds))
 
 
-def _numbers(rows: int) -> datasets.Dataset:
-    features = datasets.Features({"x": datasets.Value("int32"), "label": datasets.ClassLabel(names=["odd", "even"])})
-    columns = {"x": list(range(rows)), "label": [x % 2 for x in range(rows)]}
-    return datasets.Dataset.from_dict(columns, features=features, split=datasets.Split.TRAIN)
+def test_rows_of_a_row_type_are_not_cut_by_column() -> None:
+    ids = [[i] * (20_000 + i) for i in range(6)]
+    rollouts = Rollouts(ids, counts=[1, 3, 0, 2], prompts=[str(i) for i in range(4)])
+    stored = rows.fold({"made": rollouts})
+    assert rows.unfold(stored)[0]["made"] == rollouts
+    for start, stop in itertools.combinations_with_replacement(range(5), 2):
+        assert rows.unfold(stored, range(start, stop))[0]["made"] == rollouts[start:stop]
+        assert rows.unfold(rows.cut(stored, start, stop))[0]["made"] == rollouts[start:stop]
 
 
-def test_a_dataset_on_disk_is_pickled_as_paths(tmp_path: Path) -> None:
-    _numbers(1000).save_to_disk(str(tmp_path / "set"))
-    value = datasets.Dataset.load_from_disk(str(tmp_path / "set")).shuffle(seed=1).select(range(10))
-    pickled = pack(value)
-    assert pickled.nbytes < 5000 and pickled.open()[:] == value[:]
-    assert pickled.open().cache_files == value.cache_files
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["bare", "dict", "dataclass", "tuple"]), KINDS, KINDS, FIRST, st.data())
+def test_pieces_by_rows_are_the_value(shape: str, one: str, other: str, length: int, data: st.DataObject) -> None:
+    value = shaped(shape, column(one, length), column(other, length))
+    form = rows.fold(value)
+    bounds = rows.piece_bounds(form, data.draw(st.integers(2, 40)) << 20)
+    assert (bounds[0], bounds[-1]) == (0, length) if bounds else length == 0
+    if len(bounds) < 3:
+        return
+    pieces = [rows.cut(form, *ends) for ends in itertools.pairwise(bounds)]
+    for wanted in (range(length), *(data.draw(st.lists(st.integers(0, length - 1)).map(tuple)) for _ in range(3))):
+        parts, order = [], list[int]()
+        for index, own, places in rows.pieces_of(wanted, bounds):
+            parts.append(rows.unfold(pieces[index], own)[0])
+            order += places
+        assert same(rows.joined(parts, order), take(value, wanted))
+
+
+@pytest.mark.parametrize("form", [{"a": np.ones(4), "b": object()}, {"a": np.ones(4), "b": float("nan")}, 3, None])
+def test_what_would_not_be_the_same_when_joined_lies_in_one_piece(form: Any) -> None:
+    assert rows.piece_bounds(form, 64 << 20) == ()
+    assert rows.piece_bounds(torch.nn.Parameter(torch.ones(4)), 64 << 20) == ()
+    assert rows.piece_bounds(rows.fold(torch.ones(4, requires_grad=True)), 64 << 20) == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
@@ -231,30 +230,6 @@ def test_a_killed_reader_holds_no_file(pool: segments.SegmentPool) -> None:
         os.kill(reader.pid, signal.SIGKILL)
         reader.wait()
         assert file.begin()
-
-
-def test_a_forked_child_keeps_what_its_parent_lets_go(pool: segments.SegmentPool) -> None:
-    segment, spans, file = put(pool, np.full(SIZE, 1, np.uint8))
-    held = read(segment, spans)
-    go, done = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(go[0], 1)
-        os.write(done[1], bytes([int((held[0] == 1).all())]))
-        os._exit(0)
-    del held
-    gc.collect()
-    pool.release(file)
-    other, spans, second = put(pool, np.full(SIZE, 2, np.uint8))
-    assert other.inode != segment.inode
-    os.write(go[1], b"x")
-    assert os.read(done[0], 1) == b"\1"
-    os.waitpid(child, 0)
-    pool.release(second)
-    inodes = set()
-    for _ in range(2):
-        inodes.add(put(pool, np.full(SIZE, 3, np.uint8))[0].inode)
-    assert segment.inode in inodes, "the child has ended, so its file is free"
 
 
 def test_a_child_leaves_the_segments_to_its_parent() -> None:

@@ -146,14 +146,6 @@ def test_lazies_inside_of_values(four: Keeper, two: Keeper) -> None:
     assert torch.equal(again["outer"]["x"], value) and again["outer"]["rows"][-1] == {"id": ROWS - 1}
 
 
-def test_what_is_kept_after_a_release(four: Keeper) -> None:
-    held = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Keeper, torch.ones(ROWS, WIDTH))
-    assert held.first() == [float(ROWS * WIDTH)] * 4
-    assert four.mappings() == [1] * 4
-    twinkle.release(held)
-    assert four.mappings() == [0] * 4
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_program_agrees_with_plain_copies(four: Keeper, seed: int) -> None:
     draw = random.Random(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -72,29 +71,6 @@ A_WORKER_DIES = (
 """
 )
 
-THE_DRIVER_DIES = (
-    STAGE
-    + """
-    ranks, kill_after = int(sys.argv[2]), int(sys.argv[3])
-    (folder / "killed").touch()
-    with twinkle.session("ray", groups=[DeviceGroup("makers", ranks, "CPU")]):
-        makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=ranks), remote_group="makers")
-        saved = folder / "state"
-        with twinkle.stream(SOURCE, makers.make, rows=10, ahead=40, order="arrival") as batches:
-            state = json.loads(saved.read_text()) if saved.exists() else {"seen": []}
-            seen = state["seen"]
-            if "stream" in state:
-                batches.load_state_dict(state["stream"])
-            for number, batch in enumerate(batches):
-                seen += [int(value[0]) for value in twinkle.get(batch)]
-                (folder / "new").write_text(json.dumps({"seen": seen, "stream": batches.state_dict()}))
-                (folder / "new").rename(saved)
-                if number == kill_after:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        print("done")
-"""
-)
-
 
 @pytest.mark.ray
 @pytest.mark.parametrize("order", ["source", "arrival"])
@@ -108,17 +84,6 @@ def test_a_dead_worker_costs_only_the_rows_that_it_held_and_the_program_ends_sil
     assert sorted(seen) == list(range(100))
     assert order == "arrival" or seen == sorted(seen)
     assert 1 <= redone <= 40
-
-
-@pytest.mark.ray
-def test_a_killed_driver_resumes_on_fewer_ranks(joined_program: Callable[..., Any], tmp_path: Path) -> None:
-    killed = joined_program(THE_DRIVER_DIES, str(tmp_path), "4", "3", OMP_NUM_THREADS="1")
-    assert killed.process.wait(timeout=200) == -signal.SIGKILL
-    saved = json.loads((tmp_path / "state").read_text())
-    assert len(saved["seen"]) == 40
-    out = joined_program(THE_DRIVER_DIES, str(tmp_path), "2", "99", OMP_NUM_THREADS="1").finish(timeout=200)
-    assert "done" in out
-    assert sorted(json.loads((tmp_path / "state").read_text())["seen"]) == list(range(100))
 
 
 IT_DIES_ON_ITS_WAY_BACK = """

@@ -9,8 +9,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -112,88 +110,6 @@ SOURCE = """
 """
 
 
-IN_FLIGHT = """
-    import asyncio
-    import sys
-    import time
-    from pathlib import Path
-    import torch
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_ray import WeightSync
-    from twinkle_remote import get, on, remote_class, remote_function, serve, session, stream
-
-    @remote_class()
-    class Model:
-        def __init__(self) -> None:
-            self.weight = torch.zeros(4)
-            self.told = []
-            self.left = Path(sys.argv[-1])
-
-        def weights(self) -> dict[str, torch.Tensor]:
-            return {"weight": self.weight}
-
-        def on_weights(self, version: int) -> None:
-            self.told.append(version)
-
-        @remote_function(dispatch="slice_dp", collect="flatten")
-        def sample(self, rows: list[int]) -> list[tuple[int, float, float]]:
-            return [(row, float(self.weight[0]), float(self.weight[0])) for row in rows]
-
-        @remote_function(dispatch="slice_dp", collect="flatten")
-        async def answer(self, rows: list[int]) -> list[tuple[int, float, float]]:
-            before = float(self.weight[0])
-            while 0 in rows and not self.left.exists():
-                await asyncio.sleep(0.005)
-            return [(row, before, float(self.weight[0])) for row in rows]
-
-        @remote_function(dispatch="all", collect="first")
-        def update(self) -> None:
-            self.weight += 1.0
-
-        @remote_function(dispatch="all")
-        def seen(self) -> list[int]:
-            return self.told
-
-    TOKEN, MODE = "a token for tests", sys.argv[-2]
-    LEFT = Path(sys.argv[-1])
-    if sys.argv[1] == "serve":
-        groups = [DeviceGroup("sampler", 3, "CPU"), DeviceGroup("one", 1, "CPU"), DeviceGroup("actor", 1, "CPU")]
-        with session(MODE, groups=groups), serve([Model], port=0, token=TOKEN) as server:
-            print(server.address, flush=True)
-            sys.stdin.read()
-        sys.exit()
-
-    def two_awaits(sync, sampler, actor):
-        with stream([[row] for row in range(9)], sampler.answer, rows=1, ahead=4, order="arrival") as batches:
-            for batch in batches:
-                ((row, before, after),), info = get(batch), batches.info
-                assert info.begun[0] <= before <= after <= info.ended[0]
-                if row == 0:
-                    assert (before, after) == (0.0, 1.0) and (info.begun, info.ended) == ([0], [1])
-                elif not LEFT.exists():
-                    get(actor.update())
-                    under_way = sync.start()
-                    assert under_way.result() == 1
-                    LEFT.touch()
-            assert batches.version == 1
-
-    with session("http", address=sys.argv[1], token=TOKEN):
-        actor = on("actor").create(Model)
-        wide, one = on("sampler", DeviceMesh.from_sizes(dp_size=3)).create(Model), on("one").create(Model)
-        fresh = on("actor").create(Model)
-        two_awaits(WeightSync(fresh, one), one, fresh)
-        given_up = WeightSync(fresh, wide)
-        with stream([[1], [2], [3]], wide.sample, rows=1, ahead=1) as batches:
-            get(next(batches))
-            following = batches.version + 1
-            given_up._driver._tool.call("stage", following, True, 0)  # as a client that is interrupted after it
-            assert given_up() == batches.version == following
-            assert get(next(batches))
-        assert [told[-1] for told in get(wide.seen())] == [following] * 3
-    print("all")
-"""
-
-
 @contextmanager
 def served(program: Path, *arguments: str) -> Iterator[str]:
     """The address of a server that a program runs until the block ends."""
@@ -226,12 +142,3 @@ def test_weights_move_at_the_server(tmp_path: Path) -> None:
     program.write_text(textwrap.dedent(SOURCE))
     with served(program) as address:
         check(program, address)
-
-
-@pytest.mark.parametrize("mode", ["threads"])
-def test_the_target_takes_versions_between_two_awaits(mode: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(IN_FLIGHT))
-    rest = mode, str(tmp_path / "left")
-    with served(program, *rest) as address:
-        check(program, address, *rest)

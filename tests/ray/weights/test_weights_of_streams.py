@@ -135,27 +135,3 @@ def test_syncs_into_two_components_have_one_numbering(ahead: int, caplog: pytest
         next(batches)
         assert batches.info is not None
         assert min(batches.info.begun) == second.version
-
-
-def test_syncs_under_way_have_numbers_of_their_own(ahead: int) -> None:
-    trainer, sampler, other = (on(name).create(Model) for name in ("trainer", "sampler", "other"))
-    first, second = WeightSync(trainer, sampler), WeightSync(trainer, other)
-    with stream(SOURCE, sampler.sample, other.again, ahead=ahead) as batches:
-        next(batches)
-        one, two = first.start(), second.start()
-        assert (one.result(), two.result()) == (1, 2) == (first.version, batches.version)
-        one, two = first.start(), second.start()
-        assert two.result() == batches.version == 4
-        assert one.result() == 3
-        assert batches.version == 5, "it counts as the next one"
-        assert first() == batches.version == 6
-    apart = on("agent").create(Model)
-    with stream(SOURCE, apart.sample, ahead=ahead) as batches:
-        next(batches)
-        assert WeightSync(trainer, apart)() == batches.version == 1, "other streams have their own numbers"
-
-
-@pytest.mark.parametrize("wrong", [3, "sampler", [object()]])
-def test_weights_are_of_components(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="weights_of"):
-        stream(SOURCE, lambda rows: rows, weights_of=wrong)

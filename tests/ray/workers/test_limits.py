@@ -100,31 +100,21 @@ CONSTRUCTORS = """
 
     @twinkle.remote_class()
     class Model:
-        def __init__(self, how):
-            rank = twinkle.current_worker().rank
-            if how == "hang" and rank == 1:
-                time.sleep(600)
-            if how == "raise" and rank == 1:
-                raise ValueError("no weights")
-            if how == "raise":
+        def __init__(self):
+            if twinkle.current_worker().rank == 1:
                 time.sleep(600)
 
     if __name__ == "__main__":
-        how = sys.argv[1]
         twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], start_timeout=240)
-        twinkle.sessions.current.running().backend.start_timeout = 3 if how == "hang" else 120
-        kind = ""
-        while not kind:
-            try:
-                Model(how, remote_group="actor")
-            except (twinkle.TwinkleError, ValueError) as error:
-                kind = type(error).__name__
-        print("KIND", kind, flush=True)
+        twinkle.sessions.current.running().backend.start_timeout = 3
+        try:
+            Model(remote_group="actor")
+        except twinkle.CallTimeoutError:
+            print("LATE", flush=True)
         began = time.monotonic()
         twinkle.shutdown()
         print("SECONDS", json.dumps(time.monotonic() - began), flush=True)
 """
-KINDS = {"hang": "CallTimeoutError", "raise": "ValueError", "lost": "ReplyLostError"}
 
 MESSAGES = """
     import collections
@@ -175,33 +165,9 @@ MESSAGES = """
         print("FAILED", failed)
         twinkle.shutdown(0)
 """
-SLOW = """
-    import twinkle_remote as twinkle
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-
-    @twinkle.remote_class()
-    class Counter:
-        def __init__(self, device_mesh):
-            self.calls = 0
-
-        @twinkle.remote_function(dispatch="all")
-        def run(self):
-            self.calls += 1
-            return self.calls
-
-    if __name__ == "__main__":
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")], lazy_collect=False)
-        counter = Counter(remote_group="actor", device_mesh=DeviceMesh.from_sizes(tp_size=2))
-        calls = [twinkle.submit(counter.run) for _ in range(5)]
-        assert [call.result(30) for call in calls] == [[i, i] for i in range(1, 6)]
-        twinkle.shutdown(0)
-"""
-
-
-def lossy(requests: int, replies: int) -> dict[str, str]:
-    """Variables of a program: the percents of the messages to workers, and of their answers, that Ray loses."""
-    losses = {"num_failures": -1, "req_failure_prob": requests, "resp_failure_prob": replies}
-    return {"RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": losses})}
+# Ray loses so many percents of the answers of workers. A request that it loses holds up the next one for 30 s.
+LOSSES = {"num_failures": -1, "req_failure_prob": 0, "resp_failure_prob": 30}
+LOSSY = {"RAY_testing_rpc_failure": json.dumps({"CoreWorkerService.grpc_client.PushTask": LOSSES})}
 
 
 @pytest.fixture(scope="module")
@@ -233,15 +199,11 @@ def of_calls(joined_programs: Callable[..., Any], folder: Path) -> Programs:
 
 
 @pytest.fixture(scope="module")
-def running(joined_programs: Callable[..., Any], programs: Callable[..., Any]) -> Programs:
-    """The other programs, one of them on a cluster of its own."""
-    delays = "CoreWorkerService.grpc_server.PushTask=50000:150000"
+def running(joined_programs: Callable[..., Any]) -> Programs:
+    """The other programs."""
     return Programs(
-        messages=partial(joined_programs, MESSAGES, **lossy(15, 15)),
-        slow=partial(programs, SLOW, RAY_testing_asio_delay_us=delays),
-        hang=partial(joined_programs, CONSTRUCTORS, "hang"),
-        **{"raise": partial(joined_programs, CONSTRUCTORS, "raise")},
-        lost=partial(joined_programs, CONSTRUCTORS, "lost", **lossy(0, 15)),
+        messages=partial(joined_programs, MESSAGES, **LOSSY),
+        hang=partial(joined_programs, CONSTRUCTORS),
     )
 
 
@@ -286,22 +248,17 @@ def test_a_worker_that_dies_while_it_waits_for_its_own_call_is_the_exit_status(o
     run.line("twinkle_remote.errors.WorkerDiedError: driver[0/1] died during", 10)
 
 
-@pytest.mark.parametrize("how", KINDS)
-def test_a_session_ends_soon_after_a_failed_constructor(running: Programs, how: str) -> None:
-    run = running[how]
-    assert run.line("KIND ", 200) == KINDS[how]
+def test_a_session_ends_soon_after_a_constructor_that_hangs(running: Programs) -> None:
+    run = running["hang"]
+    run.line("LATE", 200)
     assert float(run.line("SECONDS ", 60)) < 20
     out = run.finish(30)
     assert "lost at" not in out and "results are lost" not in out and "no caller" not in out, out
 
 
-def test_lost_requests_and_replies_run_nothing_twice(running: Programs) -> None:
+def test_lost_replies_run_nothing_twice(running: Programs) -> None:
     out = running["messages"].finish(270)
     assert int(out.partition("FAILED ")[2].split()[0]) > 0
-
-
-def test_slow_messages_change_nothing(running: Programs) -> None:
-    running["slow"].finish(110)
 
 
 def test_nothing_is_left_of_them(of_calls: Programs, running: Programs) -> None:
