@@ -198,7 +198,7 @@ def test_a_target_that_ties_what_the_source_does_not_is_refused() -> None:
     source = Named({"embed": torch.ones(4), "head": torch.full((4,), 2.0)})
     target = Named(tied(embed="", head="embed")())
     message = (
-        "'embed' and 'head' are one tensor on rank 0 of the target, and 'embed' and 'head' are two on rank 0 of the "
+        "'embed' and 'head' are one tensor on rank 0 of the target, and 'embed' and 'head' are two at the "
         "source: tie them there too, or leave one out by rename= to None"
     )
     with pytest.raises(ManifestError, match=re.escape(message)):
@@ -221,4 +221,4 @@ def test_ranks_that_hold_nothing_of_a_tensor_do_not_untie_it() -> None:
     actor, sampler = pair(source, [{"embed": both, "head": both}] * 2)
     sync = WeightSync(actor, sampler)
     assert sync() == 1
-    assert sync.plan is not None and sync.plan.received(2) == [24, 24]
+    assert sync.delivery is not None and sync.delivery.moved == 24

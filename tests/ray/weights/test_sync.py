@@ -84,13 +84,13 @@ def test_tied_tensors_are_sent_once() -> None:
     sync = WeightSync(source, untied)
     sync()
     assert untied.tensors["embed"].equal(shared) and untied.tensors["head"].equal(shared)
-    assert sync.plan is not None and sync.plan.received(1) == [4 * 7]
+    assert sync.delivery is not None and sync.delivery.moved == 4 * 7
     memory = torch.zeros(6)
     tied = Named({"embed": memory, "head": memory, "other": torch.zeros(1)})
     sync = WeightSync(source, tied)
     sync()
     assert memory.equal(shared)
-    assert sync.plan is not None and sync.plan.received(1) == [4 * 7]
+    assert sync.delivery is not None and sync.delivery.moved == 4 * 7
     memory.zero_()
     WeightSync(Named({"embed": shared, "other": torch.ones(1)}), tied)()
     assert memory.equal(shared)

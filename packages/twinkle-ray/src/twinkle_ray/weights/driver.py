@@ -28,7 +28,6 @@ from twinkle_remote.protocol import RestartingBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from twinkle_ray.weights.shards import RankSpecs
     from twinkle_ray.weights.transport.nccl import Meeting
     from twinkle_ray.weights.transport.torchrun import LaunchedGroup
     from twinkle_remote.backends.support import PendingCall, WorkersOf
@@ -53,8 +52,6 @@ class Driver:
         self.compiled: Compiled | None = None
         self._id = uuid.uuid4().hex
         self._options = options
-        self._specs: dict[str, RankSpecs] = {}
-        self._digests: dict[tuple[Side, int], str] = {}
         self._sent: set[tuple[Side, int]] = set()  # ranks that have their part of the plan
         self._checked: str | None = None
         self._applying: list[tuple[int, PendingCall]] = []
@@ -90,7 +87,7 @@ class Driver:
                 compiled = self._describe(deadline, in_flight=in_flight)
             check = self._options.check
             hashed = check == "always" or (check == "first" and self._checked != compiled.digest)
-            orders = {rank: self._order("source", rank, number, hashed=hashed) for rank in compiled.ranks["source"]}
+            orders = {rank: (self._order("source", rank, number, hashed=hashed),) for rank in compiled.ranks["source"]}
             with self._step("stage_out"):
                 found = self._start("source", worker.stage_out, orders).wait(deadline)
             staged = [found[rank] for rank in compiled.ranks["source"]]
@@ -129,15 +126,15 @@ class Driver:
         """
         compiled = version.compiled
         ranks = [rank for rank in compiled.ranks["target"] if rank in set(self.target.ranks)]
-        orders = {rank: self._order("target", rank, version.number, version=version) for rank in ranks}
+        orders = {rank: (self._order("target", rank, version.number, version=version),) for rank in ranks}
         died: set[int] | None = set() if in_flight and compiled.kind == "store" else None
         with self._step("stage_in"):
             if compiled.kind == "launched":
-                self._exchange(compiled, version, orders)
+                self._exchange(orders)
             beside = compiled.kind == "store"
             answers = self._start("target", worker.stage_in, orders, beside=beside)
             if compiled.kind == "nccl":  # a process of both sides begins with its target's rank
-                own = {rank: self._order("source", rank, version.number) for rank in compiled.ranks["source"]}
+                own = {rank: (self._order("source", rank, version.number),) for rank in compiled.ranks["source"]}
                 self._start("source", worker.stage_in, own).wait(deadline)
             reports = answers.wait(deadline, died)
         if died and self._applying:  # one that could not apply a version has ended for that reason
@@ -189,7 +186,7 @@ class Driver:
         Raises:
             WeightSyncError: It failed.
         """
-        version, target, ranks = self._latest, self.target, workers.ranks
+        version, ranks = self._latest, workers.ranks
         if (
             version is None
             or version.compiled.kind != "store"
@@ -202,15 +199,13 @@ class Driver:
         orders = {}
         for rank, part in parts.items():
             handles = {index: version.handles[index] for index in part.transfers}
-            orders[rank] = StageOrder(
-                version.number, version.compiled.digest, part, self._options.timeout, handles=handles
-            )
+            order = StageOrder(version.number, version.compiled.digest, part, self._options.timeout, handles=handles)
+            orders[rank] = (order,)
         with self._step("restore"):
             reports = self._start("target", worker.stage_in, orders, beside=True).wait(deadline)
             if any(isinstance(report, Report) for report in reports.values()):
                 return False
-            addresses = {rank: (RankAddress(self._id, "target", rank), version.number) for rank in ranks}
-            target.start(worker.apply, addresses).wait(deadline)
+            self._start("target", worker.apply, dict.fromkeys(ranks, (version.number,))).wait(deadline)
         return True
 
     def forget(self) -> None:
@@ -226,36 +221,24 @@ class Driver:
         """
         self._latest = self._server = None
         with self._step("close"):
-            answers = [
-                self._start(side, worker.close, dict.fromkeys(participants.ranks))
-                for side, participants in self.both_sides.items()
-            ]
-            for one in answers:
+            for one in [self._start(side, worker.close, self._all(side)) for side in self.both_sides]:
                 one.wait(deadline)
         self.forget()
         self._settle(deadline, 1)
 
     def _describe(self, deadline: float, *, in_flight: bool) -> Compiled:
         died: set[int] | None = set() if in_flight else None
-        known: dict[Side, dict[int, str | None]] = {
-            side: {rank: self._digests.get((side, rank)) for rank in participants.ranks}
-            for side, participants in self.both_sides.items()
-        }
         with self._step("describe"):
-            sending = self._start("source", worker.describe, known["source"])
-            getting = self._start("target", worker.describe, known["target"], beside=True)
+            sending = self._start("source", worker.describe, self._all("source"))
+            getting = self._start("target", worker.describe, self._all("target"), beside=True)
             sent, written = sending.wait(deadline), getting.wait(deadline, died)
         if not written:
             raise WeightSyncError(f"no rank of {self.target.name}, the target of the weight sync, is alive")
         reports: dict[Side, dict[int, Report]] = {"source": sent, "target": written}
-        for report in (*sent.values(), *written.values()):
-            if report.rank_specs is not None:
-                self._specs[report.digest] = report.rank_specs
         names = self.both_sides["source"].name, self.target.name
         self._check_target(written)
         check_metadata(*names, [sent[rank].metadata for rank in sent], [written[rank].metadata for rank in written])
-        self.compiled = compile_plan(reports, self._specs, self._options.match_options, self._options.transport)
-        self._digests = {(side, rank): report.digest for side, of in reports.items() for rank, report in of.items()}
+        self.compiled = compile_plan(reports, self._options.match_options, self._options.transport)
         self._sent.clear()
         return self.compiled
 
@@ -295,13 +278,13 @@ class Driver:
         waiting = tuple(number for number, call in self._applying if not call.done())
         return replace(order, handles=handles, hashes=hashes, waiting=waiting)
 
-    def _start(self, side: Side, function: Any, given: Mapping[int, Any], *, beside: bool = False) -> Any:
-        addresses = {rank: RankAddress(self._id, side, rank) for rank in given}
-        arguments = {
-            rank: (addresses[rank],) if function is worker.close else (addresses[rank], one)
-            for rank, one in given.items()
-        }
+    def _start(self, side: Side, function: Any, given: Mapping[int, tuple[Any, ...]], *, beside: bool = False) -> Any:
+        arguments = {rank: (RankAddress(self._id, side, rank), *more) for rank, more in given.items()}
         return self.both_sides[side].start(function, arguments, beside=beside)
+
+    def _all(self, side: Side) -> dict[int, tuple[()]]:
+        """No further arguments, for every rank of a side."""
+        return dict.fromkeys(self.both_sides[side].ranks, ())
 
     def _meet(self, compiled: Compiled) -> Meeting:
         if self._meeting is None:
@@ -314,7 +297,7 @@ class Driver:
             self._meeting = Meeting(host, port, next(self._numbers), size, self._options.timeout)
         return self._meeting
 
-    def _exchange(self, compiled: Compiled, version: Version, orders: Mapping[int, StageOrder]) -> None:
+    def _exchange(self, orders: Mapping[int, tuple[StageOrder]]) -> None:
         """Send and receive the messages of this process of a launched program."""
         place = launched()
         assert place is not None and place.world_size is not None
@@ -323,7 +306,7 @@ class Driver:
 
             self._group = LaunchedGroup(place.rank, place.world_size, self._options.timeout)
         try:
-            worker.exchange(RankAddress(self._id, "target", place.rank), orders[place.rank], self._group)
+            worker.exchange(RankAddress(self._id, "target", place.rank), *orders[place.rank], self._group)
         except BaseException:
             self._group = None
             raise

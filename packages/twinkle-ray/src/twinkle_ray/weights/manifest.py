@@ -118,7 +118,7 @@ def match(
         names[new] = name
     _check_names(names, ours, theirs, match_options, faults)
     representatives = {new: _representative(name, ours) for new, name in names.items()}
-    faults.extend(_tie_faults(source, target, names, representatives))
+    faults.extend(_tie_faults(target, names, representatives))
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for new, name in names.items():
         if new not in theirs or any(tie in names and theirs[tie].order < theirs[new].order for tie in theirs[new].ties):
@@ -237,36 +237,19 @@ def _representative(name: str, ours: Mapping[str, _Tensor]) -> str:
 
 
 def _tie_faults(
-    source: Sequence[RankSpecs],
-    target: Sequence[RankSpecs],
-    names: Mapping[str, str],
-    representatives: Mapping[str, str],
+    target: Sequence[RankSpecs], names: Mapping[str, str], representatives: Mapping[str, str]
 ) -> Iterator[str]:
     """Faults of target tensors that are one tensor, and two at the source."""
-    pairs: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str], int] = {}
     for rank, rank_specs in enumerate(target):
         leaders: dict[str, str] = {}
-        for spec in rank_specs if any(spec.tie != spec.name for spec in rank_specs) else ():
+        for spec in rank_specs:
             if spec.name in names and spec.boxes:
                 leader = leaders.setdefault(spec.tie, spec.name)
-                if leader != spec.name:
-                    pairs.setdefault((leader, spec.name), []).append(rank)
-    for (first, second), ranks in pairs.items():
-        if representatives[first] != representatives[second]:
-            apart = [rank for rank, rank_specs in enumerate(source) if _apart(rank_specs, names[first], names[second])]
-            yield (
-                f"{first!r} and {second!r} are one tensor on {_ranks(ranks)} of the target, and "
-                f"{names[first]!r} and {names[second]!r} are two on {_ranks(apart)} of the source: tie them there too, "
-                "or leave one out by rename= to None"
-            )
-
-
-def _apart(rank_specs: RankSpecs, first: str, second: str) -> bool:
-    """Whether a source rank holds one of two names without the other, or both in separate memory."""
-    ties = {spec.name: spec.tie for spec in rank_specs if spec.boxes}
-    return (first in ties or second in ties) and ties.get(first) != ties.get(second)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_SHOWN])) + (f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+                if representatives[leader] != representatives[spec.name]:
+                    found.setdefault((leader, spec.name), rank)
+    for (first, second), rank in found.items():
+        yield (
+            f"{first!r} and {second!r} are one tensor on rank {rank} of the target, and {names[first]!r} and "
+            f"{names[second]!r} are two at the source: tie them there too, or leave one out by rename= to None"
+        )

@@ -70,25 +70,6 @@ class SyncPlan:
     transfers: tuple[Transfer, ...]
     replicas: tuple[tuple[Move, tuple[int, ...]], ...]
 
-    def nbytes(self, move: Move) -> int:
-        """Bytes of a block in transit."""
-        return move.box.volume * item_size(self.entries[move.entry].wire)
-
-    def sent(self, ranks: int) -> list[int]:
-        """Bytes that leave each of `ranks` source ranks; a block counts once, however many ranks receive it."""
-        totals = [0] * ranks
-        for transfer in self.transfers:
-            totals[transfer.source] += transfer.nbytes
-        return totals
-
-    def received(self, ranks: int) -> list[int]:
-        """Bytes that arrive at each of `ranks` target ranks."""
-        totals = [0] * ranks
-        for transfer in self.transfers:
-            for rank in transfer.targets:
-                totals[rank] += transfer.nbytes
-        return totals
-
 
 class Block(NamedTuple):
     """A block that moves: its owners at the source, the target ranks that need it, and its bytes in transit."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from twinkle_ray.weights.check import Hashes
     from twinkle_ray.weights.manifest import Convert, MatchOptions
     from twinkle_ray.weights.plan import Move
-    from twinkle_ray.weights.shards import RankSpecs
 
 Transport: TypeAlias = Literal["store", "nccl"] | None
 Check: TypeAlias = Literal["first", "always", "never"]
@@ -99,7 +98,6 @@ class Compiled:
 
 def compile_plan(
     reports: Mapping[Side, Mapping[int, Report]],
-    specs: Mapping[str, RankSpecs],
     match_options: MatchOptions,
     transport: Transport,
 ) -> Compiled:
@@ -107,7 +105,6 @@ def compile_plan(
 
     Args:
         reports: Of each rank that takes part.
-        specs: By their digests.
         match_options: Renaming, subset and conversion.
         transport: As in `WeightSync`.
 
@@ -118,8 +115,8 @@ def compile_plan(
     ranks: dict[Side, list[int]] = {side: sorted(of_side) for side, of_side in reports.items()}
     listed: dict[Side, list[Report]] = {side: [reports[side][rank] for rank in ranks[side]] for side in ranks}
     plan = make_plan(
-        [specs[report.digest] for report in listed["source"]],
-        [specs[report.digest] for report in listed["target"]],
+        [report.rank_specs for report in listed["source"]],
+        [report.rank_specs for report in listed["target"]],
         match_options,
         source_locations=[Location(report.process, report.host) for report in listed["source"]],
         target_locations=[Location(report.process, report.host) for report in listed["target"]],

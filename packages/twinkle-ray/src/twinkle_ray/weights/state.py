@@ -50,7 +50,7 @@ class Report:
         process: The same for ranks of one process, on any host.
         host: The same for processes that can share memory.
         digest: Of its specs.
-        rank_specs: Its specs; None where the driver has those of this digest.
+        rank_specs: Its specs.
         device: Of its tensors: "cpu", "mixed", or the unique name of a device.
         trained: The sign that the component trains these weights; "" where there is none, and for a source.
         metadata: What its weights stand on, which is compared with the other side's.
@@ -59,7 +59,7 @@ class Report:
     process: str
     host: str
     digest: str
-    rank_specs: RankSpecs | None
+    rank_specs: RankSpecs
     device: str
     trained: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
@@ -195,8 +195,8 @@ class Rank:
             self._places = places
             self._blocks.clear()
 
-    def report(self, instance: Any, known: str | None = None) -> Report:
-        """The rank as it is now; without its specs where the driver has those of the digest `known`."""
+    def report(self, instance: Any) -> Report:
+        """The rank as it is now."""
         local_shards = self.local_shards
         metadata: Mapping[str, str] = getattr(instance, "weight_metadata", dict)()
         host = host_identity()
@@ -204,7 +204,7 @@ class Rank:
             process=f"{host}/{os.getpid()}",
             host=host,
             digest=local_shards.digest,
-            rank_specs=None if local_shards.digest == known else local_shards.rank_specs,
+            rank_specs=local_shards.rank_specs,
             device=_device_name(local_shards.devices),
             trained=why_trained(instance, local_shards) if self.address.side == "target" else "",
             metadata=tuple(metadata.items()),

@@ -55,18 +55,12 @@ def rank_at(address: RankAddress) -> Rank:
         return _RANKS.setdefault(address, Rank(address))
 
 
-def describe(instance: HasWeights, address: RankAddress, known: str | None) -> Report:
-    """Read the component's weights, and report the shards of this rank.
-
-    Args:
-        instance: The component.
-        address: Of this rank.
-        known: Digest of the specs that the driver has; None without any.
-    """
+def describe(instance: HasWeights, address: RankAddress) -> Report:
+    """Read the component's weights, and report the shards of this rank."""
     rank = rank_at(address)
     with rank.lock, torch.no_grad():
         rank.read(instance)
-        return rank.report(instance, known)
+        return rank.report(instance)
 
 
 def stage_out(instance: HasWeights, address: RankAddress, order: StageOrder) -> StagedOut | Report:
