@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,9 @@ from twinkle_ray.objects import chunks as rows
 from twinkle_ray.objects.pickling import Pickled, pack
 from twinkle_remote.rows.cut import take
 from twinkle_remote.rows.reduce import equal
+
+if TYPE_CHECKING:
+    from twinkle_remote.protocol import Rows
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,9 @@ def test_pieces_by_rows_are_the_value(shape: str, one: str, other: str, length: 
     if len(bounds) < 3:
         return
     pieces = [rows.cut(form, *ends) for ends in itertools.pairwise(bounds)]
-    for wanted in (range(length), *(data.draw(st.lists(st.integers(0, length - 1)).map(tuple)) for _ in range(3))):
+    some = st.lists(st.integers(0, length - 1)).map(tuple)
+    several: list[Rows] = [range(length), *(data.draw(some) for _ in range(3))]
+    for wanted in several:
         parts, order = [], list[int]()
         for index, own, places in rows.pieces_of(wanted, bounds):
             parts.append(rows.unfold(pieces[index], own)[0])

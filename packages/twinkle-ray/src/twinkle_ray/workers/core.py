@@ -86,3 +86,6 @@ class RayGroups(Backend):
 
         leave_to_parent()
         return False
+
+    def close(self) -> None:
+        """Do nothing: the groups belong to the driver's backend."""
