@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
@@ -53,33 +53,6 @@ class Probe:
                 return True
         return False
 
-    @twinkle.remote_function(dispatch="all")
-    def random(self) -> tuple[int, float, float, float]:
-        import random
-
-        import numpy as np
-        import torch
-
-        return torch.initial_seed(), random.random(), float(np.random.rand()), float(torch.rand(()))
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-    def double(self, rows: list[int]) -> list[int]:
-        return [2 * row for row in rows]
-
-
-@twinkle.remote_class()
-class Caller:
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
-
-    @twinkle.remote_function(dispatch="all")
-    def through(self, rows: list[int]) -> list[int]:
-        return list(self.probe.double(rows))
-
-    @twinkle.remote_function(dispatch="all")
-    def failing(self) -> Any:
-        return self.probe.double(5)  # type: ignore[arg-type]  # what is wrong is to be told
-
 
 def environment(probe: Probe, *names: str) -> list[dict[str, str | None]]:
     found = probe.environment(list(names))
@@ -101,28 +74,6 @@ def test_the_port_is_rank_zeros_and_torch_can_use_it(ray_session: None) -> None:
     probe = twinkle.on("two").create(Probe)
     assert probe.port_is_held() is True
     assert probe.sum_over_all() == [3, 3]
-
-
-def test_workers_have_one_thread_and_the_same_seed(ray_session: None) -> None:
-    probe = twinkle.on("two").create(Probe)
-    assert [seen["OMP_NUM_THREADS"] for seen in environment(probe, "OMP_NUM_THREADS")] == ["1", "1"]
-    first, second = cast("list[tuple[int, float, float, float]]", probe.random())
-    assert first == second and first[0] >= 42  # the session's seed, and the number of the component
-
-
-def test_two_instances_and_two_groups_are_apart(ray_session: None) -> None:
-    one, other = twinkle.on("four").create(Probe), twinkle.on("two", DeviceMesh.from_sizes(tp_size=2)).create(Probe)
-    assert one.double(list(range(10))) == [2 * row for row in range(10)]
-    assert other.double([1, 2, 3]) == [2, 4, 6]
-
-
-def test_a_component_calls_another_groups_component(ray_session: None) -> None:
-    probe = twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Probe)
-    caller = twinkle.on("two").create(Caller, probe)
-    assert caller.through([1, 2, 3]) == [[2, 4, 6]] * 2
-    with pytest.raises(twinkle.TwinkleError, match=r"failing failed on two\[\d/2\]"):
-        caller.failing()
-    assert caller.through([4]) == [[8]] * 2
 
 
 def test_lines_of_workers_begin_with_their_labels(joined_program: Callable[..., Any]) -> None:

@@ -113,14 +113,6 @@ def test_what_is_divided_is_stored_once_and_read_by_rows(four: Holder) -> None:
     assert all(array.nbytes <= size < 1.01 * array.nbytes for size in record.worker_fetched.values())
 
 
-def test_small_arguments_travel_inside_each_call(four: Holder) -> None:
-    four.keep([np.ones(1000), torch.ones(1000)])
-    record = last("Holder.keep")
-    assert 4 * 12_000 <= record.driver_sent < 4 * 13_000
-    assert list(record.worker_fetched.values()) == [0] * 4
-    assert four.total() == [2000.0] * 4
-
-
 def test_a_snapshot_is_taken_of_arguments(four: Holder) -> None:
     large, small, rows = np.ones(MB), torch.ones(10), [torch.ones(MB)]
     lazy = twinkle.submit(four.keep, [large, small, *rows])
@@ -154,19 +146,3 @@ def test_lazy_results_move_by_rows_and_not_through_the_driver(
     if count >= 64:
         payload = producer.produced[0] + producer.produced[2]
         assert payload * 0.9 < sum(consumer.worker_fetched.values()) < 1.05 * payload
-
-
-def test_lists_of_objects_are_read_by_rows(four: Holder, two: Holder) -> None:
-    rows = [{"id": i, "scores": np.full(400, float(i))} for i in range(256)]
-    made = twinkle.submit(four.same, rows)
-    onward = twinkle.submit(two.same, made)
-    assert [row["id"] for row in onward.result(30)] == list(range(256))
-    consumer, payload = last("Holder.same"), 256 * 400 * 8
-    assert sum(consumer.worker_fetched.values()) < 1.1 * payload
-
-
-def test_what_a_worker_made_itself_it_does_not_fetch(four: Holder) -> None:
-    made = twinkle.submit(four.make, list(range(64)))
-    four.check({"rollouts": made})  # type: ignore[dict-item]  # as above
-    fetched = last("Holder.check").worker_fetched
-    assert fetched[0] == 0 and fetched[2] == 0

@@ -30,8 +30,8 @@ class Batch:
 
 @twinkle.remote_class()
 class Keeper:
-    def __init__(self, first: Any = None) -> None:
-        self.kept: dict[int, Any] = {-1: first}
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
 
     @twinkle.remote_function(dispatch="all")
     def keep(self, number: int, value: Any) -> None:
@@ -52,11 +52,7 @@ class Keeper:
 
     @twinkle.remote_function(dispatch="all")
     def sums(self) -> dict[int, float]:
-        return {number: float(value.double().sum()) for number, value in self.kept.items() if value is not None}
-
-    @twinkle.remote_function(dispatch="all")
-    def first(self) -> float:
-        return float(self.kept[-1].sum())
+        return {number: float(value.double().sum()) for number, value in self.kept.items()}
 
     @twinkle.remote_function(dispatch="all")
     def what(self, value: Any) -> list[object]:
@@ -70,16 +66,6 @@ class Keeper:
         extra["view"].add_(1)
         return [*found, float(extra["view"].sum()), float(tokens.detach().float().sum()), float(extra["array"].sum())]
 
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=True)
-    def view(self, value: torch.Tensor) -> torch.Tensor:
-        part = value[:, 1:]
-        value.mul_(2)
-        return part
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=True)
-    def same(self, value: Any) -> Any:
-        return value
-
     @twinkle.remote_function(dispatch="all")
     def mappings(self) -> Any:
         gc.collect()
@@ -89,11 +75,6 @@ class Keeper:
 @pytest.fixture(scope="module")
 def four(ray_session: None) -> Keeper:
     return twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Keeper)
-
-
-@pytest.fixture(scope="module")
-def two(ray_session: None) -> Keeper:
-    return twinkle.on("two", DeviceMesh.from_sizes(dp_size=2)).create(Keeper)
 
 
 def until(condition: Callable[[], bool]) -> bool:
@@ -129,28 +110,10 @@ def test_writes_views_types_and_gradients(four: Keeper) -> None:
     assert float(base.sum()) == size
 
 
-def test_results_that_are_views_of_arguments(four: Keeper, two: Keeper) -> None:
-    value = torch.arange(float(ROWS * WIDTH)).reshape(ROWS, WIDTH)
-    made = four.view(value)
-    assert torch.equal(twinkle.get(two.same(made)), 2 * value[:, 1:])
-    found = twinkle.get(made)
-    found.zero_()
-    assert torch.equal(twinkle.get(two.same(made)), 2 * value[:, 1:]), "what the driver got is its own"
-    assert value[1, 0] == WIDTH
-
-
-def test_lazies_inside_of_values(four: Keeper, two: Keeper) -> None:
-    value = torch.arange(float(ROWS * WIDTH)).reshape(ROWS, WIDTH)
-    made = four.same({"x": value, "rows": [{"id": row} for row in range(ROWS)]})
-    again = twinkle.get(two.same({"outer": made}))
-    assert torch.equal(again["outer"]["x"], value) and again["outer"]["rows"][-1] == {"id": ROWS - 1}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_program_agrees_with_plain_copies(four: Keeper, seed: int) -> None:
-    draw = random.Random(seed)
+def test_a_random_program_agrees_with_plain_copies(four: Keeper) -> None:
+    draw = random.Random(0)
     expected: list[dict[int, torch.Tensor]] = [{} for _ in range(4)]
-    for step in range(40):
+    for step in range(60):
         numbers = list(expected[0])
         action = draw.choice(["keep", "share", "write", "write", "drop"])
         if action in ("keep", "share"):
@@ -232,7 +195,6 @@ LEFT_OVER = """
 """
 
 
-@pytest.mark.processes
-def test_nothing_is_left_over_when_workers_are_killed(program: Callable[..., Any]) -> None:
-    out = program(LEFT_OVER).finish(120)
+def test_nothing_is_left_over_when_workers_are_killed(joined_program: Callable[..., Any]) -> None:
+    out = joined_program(LEFT_OVER).finish(120)
     assert "DIED" in out and "GONE True" in out and "RESTARTED" in out and "ENDED []" in out

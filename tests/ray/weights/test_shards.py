@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor import Shard as OnDim
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -102,18 +102,6 @@ def test_a_dtensor_is_read_with_its_blocks_in_place() -> None:
 
 
 @pytest.mark.usefixtures("fake_world")
-def test_a_strided_dtensor_is_several_blocks() -> None:
-    mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("dp",))
-    rows = torch.tensor([[5.0], [13.0]])
-    weight = DTensor.from_local(
-        rows, mesh, [_StridedShard(0, split_factor=2)], run_check=False, shape=torch.Size((16, 1)), stride=(1, 1)
-    )
-    held = hold({"w": weight})
-    assert held.rank_specs[0].boxes == (Box((5, 0), (1, 1)), Box((13, 0), (1, 1)))
-    assert held.view("w", Box((13, 0), (1, 1))).item() == 13.0
-
-
-@pytest.mark.usefixtures("fake_world")
 def test_a_partial_dtensor_is_refused() -> None:
     mesh = init_device_mesh("cpu", (8,))
     with pytest.raises(ValueError, match="Partial"):
@@ -126,13 +114,6 @@ def test_a_partial_dtensor_is_refused() -> None:
                 )
             }
         )
-
-
-@pytest.mark.usefixtures("fake_world")
-def test_distribute_tensor_agrees() -> None:
-    mesh = init_device_mesh("cpu", (2, 4))
-    weight = distribute_tensor(torch.zeros(7, 5), mesh, [OnDim(0), Replicate()])
-    assert hold({"w": weight}).rank_specs[0].boxes == (Box((4, 0), (3, 5)),)
 
 
 def test_tied_tensors_are_one_memory() -> None:
@@ -214,7 +195,3 @@ def test_memory_that_holds_other_values_or_cannot_be_written_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=word):
         hold({"w": build()}, written=written)
-
-
-def test_an_inference_tensor_can_be_read() -> None:
-    assert [spec.name for spec in hold({"w": inference_tensor()}).rank_specs] == ["w"]

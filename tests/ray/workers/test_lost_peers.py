@@ -1,7 +1,10 @@
-"""A rank that fails or dies beside peers in a Gloo collective: its failure is raised, and the peers' folded under."""
+"""A rank that fails or dies beside peers in a Gloo collective: its failure is raised, theirs are folded under it, and
+who still waits for it is freed.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -12,21 +15,23 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import twinkle_ray
 import twinkle_remote
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import WorkerDiedError, current_worker, remote_class, remote_function
+from twinkle_remote.call.pending.stuck_peers import is_in_collective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
-GROUPS = {"raises": 3, "dies": 3}
 
 
 @remote_class()
 class Model:
     def __init__(self) -> None:
-        dist.init_process_group("gloo")
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
 
     @remote_function(dispatch="all")
     def step(self, how: str) -> float:
@@ -41,11 +46,26 @@ class Model:
         dist.all_reduce(total)
         return float(total[0])
 
+    @remote_function(dispatch="all", collect="none", collective=True)
+    def together(self, raising: int | None) -> float:
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        if current_worker().rank == raising:
+            raise KeyError("between")
+        dist.all_reduce(total)
+        return float(total[0])
+
+    @remote_function(dispatch="all", collect="none", collective=True)
+    def all_raise(self) -> None:
+        if current_worker().rank:
+            time.sleep(1.5)
+        raise KeyError("one after the other")
+
 
 @pytest.fixture(scope="module")
-def groups(ray_cluster: None) -> Iterator[None]:
-    devices = [DeviceGroup(name, size, "CPU") for name, size in GROUPS.items()]
-    with twinkle_remote.session("ray", groups=devices, lazy_collect=False):
+def session(ray_cluster: None) -> Iterator[None]:
+    groups = [DeviceGroup(name, 3, "CPU") for name in ("raises", "dies", "trainer")]
+    with twinkle_remote.session("ray", groups=groups, restart="group", lazy_collect=False):
         yield
 
 
@@ -54,7 +74,7 @@ def model(group: str) -> Model:
     return twinkle_remote.on(group, mesh).create(Model)
 
 
-@pytest.mark.usefixtures("groups")
+@pytest.mark.usefixtures("session")
 def test_a_failure_that_comes_after_its_victims_is_raised() -> None:
     with pytest.raises(KeyError, match="behind it all") as caught:
         model("raises").step("raises")
@@ -66,7 +86,34 @@ def test_a_failure_that_comes_after_its_victims_is_raised() -> None:
     assert text.count("RuntimeError") >= 1 and victims == int(told[1]), text
 
 
-@pytest.mark.usefixtures("groups")
+@pytest.mark.usefixtures("session")
 def test_a_death_is_raised_and_not_its_victims() -> None:
     with pytest.raises(WorkerDiedError, match=r"^dies\[1/3 dp=1\] died during Model.step"):
         model("dies").step("dies")
+
+
+@pytest.mark.usefixtures("session")
+def test_ranks_that_all_raise_are_left_alone_and_peers_that_wait_are_freed(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = model("trainer")
+    with pytest.raises(KeyError, match="other"):
+        trainer.all_raise()
+    assert trainer.together(None) == [9.0, 9.0, 9.0]
+    with caplog.at_level(logging.WARNING, "twinkle"):
+        with pytest.raises(KeyError, match="between"):
+            trainer.together(1)
+        with pytest.raises(WorkerDiedError, match="collective"):
+            trainer.together(None)  # waits until the peers are free: it is no call whose collectives meet those before
+    assert "trainer" in caplog.text
+    twinkle_ray.restart("trainer")
+    assert trainer.together(None) == [9.0, 9.0, 9.0]
+
+
+HERE = 'File "/a/train.py", line 3, in step'
+THERE = 'File "/x/torch/distributed/distributed_c10d.py", line 9, in all_reduce'
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"), [((HERE, THERE), True), ((THERE, HERE, HERE, HERE), False), ((HERE,), False), ((), False)]
+)
+def test_a_stack_says_whether_it_waits_in_a_collective(frames: tuple[str, ...], expected: bool) -> None:
+    assert is_in_collective("\n".join(frames)) is expected
