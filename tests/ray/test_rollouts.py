@@ -1,8 +1,8 @@
-"""Rollouts through every dispatch and collect, in each mode, without a call that makes their type known."""
+"""Rollouts through every dispatch and collect on Ray, without a call that makes their type known."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from twinkle.engines import Rollouts
 
 pytestmark = pytest.mark.ray
-MODES = ["local", "threads", "ray"]
 
 
 @twinkle.remote_class()
 class Engine:
-    def __init__(self, device_mesh: DeviceMesh | None = None) -> None:
-        self.device_mesh = device_mesh
-
     @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
     def sample(self, prompts: list[int], length: int = 3) -> Rollouts:
         """Two sequences of each prompt, of lengths that depend on it; a rank without prompts has no columns."""
@@ -66,32 +62,18 @@ class Engine:
         return rollouts
 
 
-@pytest.fixture(scope="module", params=MODES)
-def mode(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def engine(mode: str, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """An engine of two data ranks, of two tensor-parallel peers each; in local mode it is an object."""
-    options: dict[str, Any] = {}
-    if mode == "ray":
-        request.getfixturevalue("ray_cluster")
-    if mode != "local":
-        options["groups"] = [DeviceGroup("four", 4, "CPU")]
-    with twinkle.session(mode, **options):
-        if mode == "local":
-            yield Engine()
-        else:
-            mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
-            yield twinkle.on("four", mesh).create(Engine)
+def engine(ray_cluster: None) -> Iterator[Engine]:
+    """An engine of two data ranks, of two tensor-parallel peers each."""
+    with twinkle.session("ray", groups=[DeviceGroup("four", 4, "CPU")]):
+        yield twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Engine)
 
 
 def expected(count: int, length: int = 3) -> Rollouts:
     return Engine.__dict__["sample"](Engine(), list(range(count)), length)  # type: ignore[no-any-return]  # by name
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 8])
+@pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("length", [3, 20_000], ids=["small", "large"])
 def test_what_is_sampled_is_handed_on_and_comes_back_in_order(engine: Engine, count: int, length: int) -> None:
     want = expected(count, length)
@@ -109,8 +91,7 @@ def test_without_rows(engine: Engine) -> None:
 
 
 def test_lists_of_ranks_and_whole_rollouts(engine: Engine) -> None:
-    rows = twinkle.get(engine.rows(expected(3)))
-    assert rows in (["0", "1", "2"], [["0", "1"], ["0", "1"], ["2"], ["2"]])
+    assert twinkle.get(engine.rows(expected(3))) == [["0", "1"], ["0", "1"], ["2"], ["2"]]
     assert twinkle.get(engine.whole(expected(3))) == 3
     assert twinkle.get(engine.whole(engine.sample([1, 2, 3]))) == 3
 

@@ -45,10 +45,6 @@ CALLS = """
         def stall_late(self):
             time.sleep(600)
 
-        @twinkle.remote_function(dispatch="all", timeout=5.0)
-        def wait_for_another(self, other):
-            twinkle.submit(other.stall).result()
-
     @twinkle.remote_class()
     class Driver:
         @twinkle.remote_function(dispatch="all", collect="first")
@@ -78,13 +74,6 @@ OF_CALLS = {
     "late": """
         driver.call(actor, "stall_late")
         print("MADE", flush=True)
-    """,
-    "late caller": """
-        late = actor.wait_for_another(Actor(remote_group="driver"))
-        try:
-            late.result()
-        except TimeoutError:
-            print("LATE", flush=True)
     """,
     "dies": """
         pid = driver.pid().result()
@@ -231,12 +220,6 @@ def test_a_late_call_of_a_worker_holds_up_no_end_and_is_raised(of_calls: Program
     line = run.line("twinkle_remote.errors.CallTimeoutError: Driver.call failed on driver[0/1]", 10)
     assert "Actor.stall_late on actor[2] is not done after 1 s" in line and "ranks [0, 1] are not" in line
     assert run.line("  called from ", 10).endswith(" on driver[0/1]")
-
-
-def test_what_a_late_call_has_called_holds_up_no_end(of_calls: Programs) -> None:
-    run = of_calls["late caller"]
-    run.line("LATE", 90)
-    run.finish(60)
 
 
 def test_a_worker_that_dies_while_it_waits_for_its_own_call_is_the_exit_status(of_calls: Programs) -> None:
