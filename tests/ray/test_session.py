@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import ray
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceMesh
+from twinkle_ray.cluster.environment import HASH_SEED, node_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +77,27 @@ def test_the_port_is_rank_zeros_and_torch_can_use_it(ray_session: None) -> None:
     probe = twinkle.on("two").create(Probe)
     assert probe.port_is_held() is True
     assert probe.sum_over_all() == [3, 3]
+
+
+_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@twinkle.remote_class()
+class Names:
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def order(self) -> tuple[str | None, list[str]]:
+        return os.environ.get("PYTHONHASHSEED"), list(set(_NAMES))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_sets_have_one_order_on_all_workers() -> None:
+    names: list[Any] = [twinkle.on(group).create(Names).order() for group in ("four", "two")]
+    found = [each for order in names for each in order]
+    seed = node_variable(HASH_SEED)
+    assert seed is not None and seed.isdecimal()
+    code = f"print(list(set({_NAMES!r})))"
+    told = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True)
+    assert {(each[0], str(each[1])) for each in found} == {(seed, told.stdout.strip())}
 
 
 def test_lines_of_workers_begin_with_their_labels(joined_program: Callable[..., Any]) -> None:

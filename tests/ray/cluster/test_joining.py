@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from twinkle_ray.cluster.cluster import check_reachable, make_token
-from twinkle_ray.cluster.environment import carried
+from twinkle_ray.cluster.environment import carried, hash_seed
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
@@ -139,3 +139,10 @@ def test_a_name_takes_any_variable_along_but_devices(name: str) -> None:
 def test_patterns_are_names_with_wildcards() -> None:
     assert carried(EVERYTHING, ("HF_*", "MY_?AR")) == HARMLESS | {"HF_TOKEN": "secret", "MY_VAR": "mine"}
     assert carried(EVERYTHING, ("hf_*", "MY_")) == HARMLESS
+
+
+@pytest.mark.parametrize(
+    ("environment", "seed"), [({}, "7"), ({"PYTHONHASHSEED": "random"}, "7"), ({"PYTHONHASHSEED": "3"}, "3")]
+)
+def test_the_hash_seed_is_the_drivers_or_the_sessions(environment: dict[str, str], seed: str) -> None:
+    assert hash_seed(environment, 7) == seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import torch
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceMesh
+from twinkle_ray.objects import tensors
+from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +73,15 @@ class Holder:
     @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
     def same(self, value: Any) -> Any:
         return value
+
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def stored(self, rows: list[Any], values: Any) -> list[Any]:
+        assert len(rows) == len(values)
+        return [(row["id"], float(value.sum())) for row, value in zip(rows, values, strict=True)]
+
+    @twinkle.remote_function(dispatch="all")
+    def is_on_worker(self) -> bool:
+        return tensors._on_worker
 
     @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
     def check(self, batch: dict[str, Rollouts]) -> list[int]:
@@ -146,3 +158,30 @@ def test_lazy_results_move_by_rows_and_not_through_the_driver(
     if count >= 64:
         payload = producer.produced[0] + producer.produced[2]
         assert payload * 0.9 < sum(consumer.worker_fetched.values()) < 1.05 * payload
+
+
+def test_a_worker_knows_that_it_is_one(two: Holder) -> None:
+    assert two.is_on_worker() == [True, True]
+    assert not tensors._on_worker
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+PLAIN_ROWS = [{"id": n, "ids": [n] * 4, "more": {"x": (n, None, {1, 2}, b"a", bytearray(b"b"))}} for n in range(40)]
+
+
+def test_what_stands_in_rows_arrives_as_ever(four: Holder) -> None:
+    assert four.same(PLAIN_ROWS) == PLAIN_ROWS
+    rows = [{**row, "pair": Pair(row["id"], 1)} for row in PLAIN_ROWS]
+    assert four.same(rows) == rows
+    made = twinkle.submit(four.same, PLAIN_ROWS)
+    got = four.same([*PLAIN_ROWS, {"lazy": made}, {"stop": twinkle.Replicate(["a", "b"])}])
+    assert got[:40] == PLAIN_ROWS and got[40] == {"lazy": PLAIN_ROWS} and got[41] == {"stop": ["a", "b"]}
+    tensors = torch.arange(40.0 * 65536).reshape(40, -1)
+    for mixed in (PLAIN_ROWS, [{**row, "array": np.ones(3)} for row in PLAIN_ROWS]):
+        assert four.stored(mixed, tensors) == [(n, float(tensors[n].sum())) for n in range(40)]
+    with pytest.raises(DispatchError, match="runs once"):
+        four.same([*PLAIN_ROWS, {"a": iter([])}])
+    circle: dict[str, Any] = {"id": 1}
+    circle["self"] = circle
+    with pytest.raises(DispatchError, match="contains itself"):
+        four.same([*PLAIN_ROWS, circle, *PLAIN_ROWS])

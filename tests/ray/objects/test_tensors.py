@@ -9,7 +9,6 @@ import torch
 
 from twinkle_ray.objects import tensors
 from twinkle_ray.objects.pickling import pack
-from twinkle_remote import on, remote_class, remote_function
 
 DTYPES = ["float32", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64"]
 
@@ -63,16 +62,3 @@ def test_a_sparse_one_too() -> None:
     make, arguments = reduced
     found = pack(make(*arguments)).open()
     assert found.device.type == "cpu" and torch.equal(found.to_dense(), torch.eye(3))
-
-
-@remote_class()
-class Asks:
-    @remote_function(dispatch="all")
-    def is_on_worker(self) -> bool:
-        return tensors._on_worker
-
-
-@pytest.mark.ray
-def test_a_worker_knows_that_it_is_one(ray_pair: None) -> None:
-    assert on("two").create(Asks).is_on_worker() == [True, True]
-    assert not tensors._on_worker

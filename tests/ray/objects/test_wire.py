@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import twinkle_remote as twinkle
-from twinkle_mesh import DeviceMesh
 from twinkle_ray.objects.wire import task_from_wire, task_to_wire
-from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol import Share, Task, UncheckedError
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -43,35 +40,3 @@ def test_rows_that_are_nested_too_deeply_are_looked_through() -> None:
         task_to_wire(unchecked([*ROWS, deep]))
     while deep:  # freed without a recursion
         deep = deep.pop()
-
-
-@twinkle.remote_class()
-class Echo:
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-    def same(self, rows: list[Any], other: Any = None) -> list[Any]:
-        return rows
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-    def stored(self, rows: list[Any], values: Any) -> list[Any]:
-        assert len(rows) == len(values)
-        return [(row["id"], float(value.sum())) for row, value in zip(rows, values, strict=True)]
-
-
-@pytest.mark.ray
-def test_what_stands_in_rows_arrives_as_ever(ray_session: None) -> None:
-    four = twinkle.on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Echo)
-    assert four.same(ROWS) == ROWS
-    rows = [{**row, "pair": Pair(row["id"], 1)} for row in ROWS]
-    assert four.same(rows) == rows
-    made = twinkle.submit(four.same, ROWS)
-    got = four.same([*ROWS, {"lazy": made}, {"stop": twinkle.Replicate(["a", "b"])}])
-    assert got[:40] == ROWS and got[40] == {"lazy": ROWS} and got[41] == {"stop": ["a", "b"]}
-    tensors = torch.arange(40.0 * 65536).reshape(40, -1)
-    for mixed in (ROWS, [{**row, "array": np.ones(3)} for row in ROWS]):
-        assert four.stored(mixed, tensors) == [(n, float(tensors[n].sum())) for n in range(40)]
-    with pytest.raises(DispatchError, match="runs once"):
-        four.same([*ROWS, {"a": iter([])}])
-    circle: dict[str, Any] = {"id": 1}
-    circle["self"] = circle
-    with pytest.raises(DispatchError, match="contains itself"):
-        four.same([*ROWS, circle, *ROWS])

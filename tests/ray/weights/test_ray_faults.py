@@ -74,19 +74,20 @@ PROGRAM = """
         "source": ("source", 1, "stage_out", False, "ab"),
         "between": ("target", 0, "stage_in", True, "cb"),
         "target": ("target", 1, "stage_in", False, "de"),
-        "apply": ("target", 1, "apply", False, "df"),
-        "on_weights": ("target", 1, "on_weights", False, "dg"),
+        "on_weights": ("target", 1, "on_weights", False, "df"),
     }
+
+    SIZES = {"a": 2, "b": 2, "c": 1, "d": 1, "e": 2, "f": 2}
 
     def outcome(name):
         side, rank, step, source_dies, (source, target) = CASES[name]
-        mesh = DeviceMesh.from_sizes(dp_size=2)
-        parts = {"source": Part(1.0, remote_group=source, device_mesh=mesh)}
-        parts["target"] = Part(0.0, remote_group=target, device_mesh=mesh)
+        mesh = {name: DeviceMesh.from_sizes(dp_size=size) for name, size in SIZES.items()}
+        parts = {"source": Part(1.0, remote_group=source, device_mesh=mesh[source])}
+        parts["target"] = Part(0.0, remote_group=target, device_mesh=mesh[target])
         sync = WeightSync(parts["source"], parts["target"], timeout=60.0)
         sync()
         parts["source"].fill(2.0)
-        victim = parts["source"].pid()[0] if source_dies else 0
+        victim = parts["source"].pid() if source_dies else 0
         parts[side].arm(step, victim, rank)
         parts[side].pid()
         began = time.monotonic()
@@ -102,7 +103,7 @@ PROGRAM = """
         return {"told": told, "seconds": seconds, "states": states, "version": sync.version}
 
     if __name__ == "__main__":
-        groups = [DeviceGroup(name, 2, "CPU") for name in "abcdefg"]
+        groups = [DeviceGroup(name, size, "CPU") for name, size in SIZES.items()]
         with twinkle.session("ray", groups=groups, lazy_collect=False):
             for name in CASES:
                 print("TOLD", name, json.dumps(outcome(name)), flush=True)
@@ -115,7 +116,7 @@ def told(joined_programs: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     """What each case told."""
     running = joined_programs(PROGRAM)
     found = {}
-    for _ in range(5):
+    for _ in range(4):
         name, _, rest = running.line("TOLD", 120).partition(" ")
         found[name] = json.loads(rest)
     running.finish(60)
@@ -128,7 +129,7 @@ def test_a_death_of_the_source_leaves_the_old_weights(told: dict[str, dict[str, 
     assert str(found["told"]).startswith("the weight sync failed at its step")
     assert "and the target keeps the weights that it had" in found["told"]
     assert found["states"] == [[1.0, 1.0, [1]]] * 2 and found["version"] == 1
-    assert found["seconds"] < 15
+    assert found["seconds"] < 45
 
 
 def test_a_death_of_the_target_before_it_has_the_version_leaves_the_old_weights(
@@ -139,10 +140,7 @@ def test_a_death_of_the_target_before_it_has_the_version_leaves_the_old_weights(
     assert "e[1/2" in found["states"]
 
 
-@pytest.mark.parametrize("case", ["apply", "on_weights"])
-def test_a_death_once_all_have_the_version_is_no_failure_of_the_sync(
-    told: dict[str, dict[str, Any]], case: str
-) -> None:
-    found = told[case]
+def test_a_death_once_all_have_the_version_is_no_failure_of_the_sync(told: dict[str, dict[str, Any]]) -> None:
+    found = told["on_weights"]
     assert (found["told"], found["version"]) == (2, 2)
     assert "[1/2 dp=1] died" in found["states"]
