@@ -187,20 +187,15 @@ class Driver:
             WeightSyncError: It failed.
         """
         version, ranks = self._latest, workers.ranks
-        if (
-            version is None
-            or version.compiled.kind != "store"
-            or not set(ranks) <= set(version.compiled.ranks["target"])
-        ):
+        if version is None or not set(ranks) <= set(version.compiled.ranks["target"]):
             return False
-        parts = {rank: version.compiled.part("target", rank) for rank in ranks}
-        if any(route != "store" for part in parts.values() for route in part.routes.values()):
+        compiled, fresh = version.compiled, {("target", rank) for rank in ranks}
+        ways = {compiled.routes[index] for rank in ranks for index in compiled.transfers_of("target", rank)}
+        if compiled.kind != "store" or not ways <= {"store"}:
             return False
-        orders = {}
-        for rank, part in parts.items():
-            handles = {index: version.handles[index] for index in part.transfers}
-            order = StageOrder(version.number, version.compiled.digest, part, self._options.timeout, handles=handles)
-            orders[rank] = (order,)
+        self._sent -= fresh  # their workers have no part of any plan
+        orders = {rank: (self._order("target", rank, version.number, version=version),) for rank in ranks}
+        self._sent -= fresh  # that was the plan of the latest version, which may not be that of the next one
         with self._step("restore"):
             reports = self._start("target", worker.stage_in, orders, beside=True).wait(deadline)
             if any(isinstance(report, Report) for report in reports.values()):
