@@ -273,7 +273,7 @@ def test_a_running_cluster_is_joined_and_left(program: Callable[..., Any]) -> No
             assert Actor(remote_group="actor").node()() == [cluster.head_node.node_id] * 2
             twinkle.shutdown()
             ray.init(address=cluster.address, logging_level="ERROR")
-            until = time.monotonic() + 10
+            until = time.monotonic() + 60
             while ray.available_resources().get("CPU") != 2:
                 assert time.monotonic() < until, ray.available_resources()
             folder = Path(cluster.head_node.get_session_dir_path())

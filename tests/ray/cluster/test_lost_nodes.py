@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
-BOUND = 20  # Ray is told of a lost node by its health checks
+BOUND = 60  # Ray is told of a lost node by its health checks
 
 PROGRAM = """
     import os, select, signal, time
@@ -129,14 +129,14 @@ def test_a_colocated_group_whose_node_is_lost_is_an_error_that_says_what_would_d
         "group 'actor' cannot be restarted alone: colocate places it on the nodes of 'sampler', and "
     )
     assert told["APART"]["text"].endswith("is lost; shutdown() and initialize() place them together anew")
-    assert told["LOST_END"]["kind"] in ("", "WorkerDiedError") and told["LOST_END"]["seconds"] < 20, told["LOST_END"]
+    assert told["LOST_END"]["kind"] in ("", "WorkerDiedError") and told["LOST_END"]["seconds"] < BOUND, told["LOST_END"]
 
 
 def test_a_lost_node_is_told_and_the_rest_goes_on(told: dict[str, Any]) -> None:
     check_lost(told["READ"], "the result of Maker.make on maker[0/2 dp=0] cannot be read: ")
     check_lost(told["BUSY"], "died during Maker.sleep", "maker[", "node")
     for name in NEXT:
-        check_lost(told[name], "died during Maker.", seconds=5)
+        check_lost(told[name], "died during Maker.", seconds=20)
     assert told["OTHER"]["value"] == [1, 1] and told["GONE"]["value"] is True
 
 

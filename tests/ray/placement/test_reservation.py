@@ -83,13 +83,13 @@ def cluster(programs: Callable[..., Any]) -> Any:
 
 
 def look(cluster: Any, *groups: dict[str, Any]) -> Any:
-    cluster.say(json.dumps([20, *groups]))
+    cluster.say(json.dumps([60, *groups]))
     seen = json.loads(cluster.line("SEEN", 60))
     assert isinstance(seen, dict), seen
     return seen
 
 
-def refusal(cluster: Any, *groups: dict[str, Any], seconds: float = 20) -> str:
+def refusal(cluster: Any, *groups: dict[str, Any], seconds: float = 60) -> str:
     cluster.say(json.dumps([seconds, *groups]))
     told = json.loads(cluster.line("SEEN", 60))
     assert isinstance(told, str)

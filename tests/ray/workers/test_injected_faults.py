@@ -53,7 +53,7 @@ COMPONENTS = """
                 time.sleep(others_busy)
             return self.calls
 
-        @twinkle.remote_function(dispatch="all", timeout=2)
+        @twinkle.remote_function(dispatch="all", timeout=5)
         def late(self, how):
             if twinkle.current_worker().rank == 1:
                 self.suffer(how)
@@ -106,9 +106,9 @@ def ask(server: Any, line: str, timeout: float = 40) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", ["exit", "kill", "term", "segv"])
 def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
-    told = ask(server, f"run {how} {how} 20")
+    told = ask(server, f"run {how} {how} 120")
     assert told["kind"] == "WorkerDiedError"
-    assert told["seconds"] < 10
+    assert told["seconds"] < 60
     first, line, *_ = told["text"].splitlines()
     assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.run on ")
     assert "its process ended without an error" in first
@@ -123,7 +123,7 @@ def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
 def test_a_worker_that_does_not_answer_is_late(server: Any, how: str) -> None:
     told = ask(server, f"late {how} {how}")
     assert told["kind"] == "CallTimeoutError"
-    assert 1.9 < told["seconds"] < 10
+    assert 4.9 < told["seconds"] < 60
     assert f"ranks [0] are done, ranks [1] are not: {how}[1/2 dp=0 tp=1]" in told["text"]
     assert "it does not answer" in told["text"]
     assert server.report("BYSTANDER", 20)["kind"] == ""
@@ -133,7 +133,7 @@ def test_a_constructor_that_exits_or_hangs_on_one_rank(server: Any) -> None:
     told = ask(server, "create ctor_exit exit")
     assert told["kind"] == "WorkerDiedError" and "during Victim.__init__" in told["text"]
     told = ask(server, "create ctor_hang hang")
-    assert told["kind"] == "CallTimeoutError" and told["seconds"] < 15
+    assert told["kind"] == "CallTimeoutError" and told["seconds"] < 60
     assert "in suffer" in told["text"] and "ctor_hang[1/2 dp=0 tp=1]" in told["text"]
 
 

@@ -74,7 +74,7 @@ def test_lost_workers_and_exits_are_told(joined_program: Callable[..., Any], tmp
         try:
             twinkle.get(late)
         except twinkle.WorkerDiedError as error:
-            print("died:", time.monotonic() - began < 15, str(error).splitlines()[0])
+            print("died:", time.monotonic() - began < 60, str(error).splitlines()[0])
 """
     )
     out = joined_program(source, str(tmp_path / "x")).finish(timeout=200)

@@ -71,7 +71,7 @@ def test_want_of_memory(joined_program: Callable[..., Any]) -> None:
         first, second, *_ = told["text"].splitlines()
         assert first.startswith((f"Greedy.{method} failed on actor[0/2", f"Greedy.{method} failed on actor[1/2"))
         assert cause in first and second.startswith("  called from "), first
-        assert told["seconds"] < 20
+        assert told["seconds"] < 100
     assert running.report("AFTER", 20)["value"] == [1000, 1000]
     running.finish(30)
     assert running.left_over(10) == []

@@ -189,7 +189,8 @@ class Driver:
         version, ranks = self._latest, workers.ranks
         if version is None or not set(ranks) <= set(version.compiled.ranks["target"]):
             return False
-        compiled, fresh = version.compiled, {("target", rank) for rank in ranks}
+        compiled = version.compiled
+        fresh: set[tuple[Side, int]] = {("target", rank) for rank in ranks}
         ways = {compiled.routes[index] for rank in ranks for index in compiled.transfers_of("target", rank)}
         if compiled.kind != "store" or not ways <= {"store"}:
             return False
