@@ -52,10 +52,10 @@ PROGRAM = """
 """
 
 
-def test_a_small_worker_loads_what_its_calls_need_and_no_more(program: Callable[..., Program]) -> None:
-    """The driver is a program with a cluster of its own: what a driver loads or registers, its workers have too."""
+def test_a_small_worker_loads_what_its_calls_need_and_no_more(joined_program: Callable[..., Program]) -> None:
+    """The driver is a program of its own: what a driver loads or registers, its workers have too."""
     may = {f"{package}.{name}" for package, names in START.items() for name in names.split()}
-    started = program(PROGRAM)
+    started = joined_program(PROGRAM)
     found = set(started.report("modules ", 60)["value"])
     started.finish(30)
     assert found <= may | START.keys(), f"loaded beside the rest: {sorted(found - may - START.keys())}"
