@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hosts import Hosts
 from slurm import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from hosts import Hosts
 
 pytestmark = [pytest.mark.ray, pytest.mark.jobs]
 
@@ -25,8 +24,9 @@ SECONDS = 300.0  # for a job; a quiet machine needs one minute
 
 
 @pytest.fixture(scope="module")
-def hosts(make_hosts: Callable[[], Hosts]) -> Hosts:
-    return make_hosts()
+def hosts(hosts_here: None) -> Iterator[Hosts]:
+    with Hosts() as made:
+        yield made
 
 
 @pytest.fixture

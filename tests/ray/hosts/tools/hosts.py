@@ -96,7 +96,9 @@ class Hosts:
         self._on_switch("ip", "link", "set", name, "master", "switch", "up")
         self.run(name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
         self.run(name, "ip", "link", "set", "eth0", "up")
-        self.set_rate(name, rate)
+        shape = ["root", "tbf", "rate", rate, "burst", _BURST, "latency", "50ms"]  # in each direction
+        self.run(name, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        self._on_switch("tc", "qdisc", "replace", "dev", name, *shape)
 
     def _keep(self, new: Sequence[str], setup: str, source: str = _FIRST) -> int:
         """Start the first process of new namespaces; return its id."""
@@ -142,23 +144,9 @@ class Hosts:
         self._started.append(started)
         return started
 
-    def set_rate(self, name: str, rate: str) -> None:
-        """Set what a host's link carries in each direction, in tc's units."""
-        shape = ["root", "tbf", "rate", rate, "burst", _BURST, "latency", "50ms"]
-        self.run(name, "tc", "qdisc", "replace", "dev", "eth0", *shape)
-        self._on_switch("tc", "qdisc", "replace", "dev", name, *shape)
-
     def cut(self, name: str) -> None:
         """Take a host's link down: what is sent is lost, and nothing is reset."""
         self._on_switch("ip", "link", "set", name, "down")
-
-    def mend(self, name: str) -> None:
-        """Take a host's link up again."""
-        self._on_switch("ip", "link", "set", name, "up")
-
-    def processes(self) -> list[int]:
-        """The processes on all hosts, with those that keep them."""
-        return [pid for first in (self._switch, *self._first.values()) for pid in _in_namespace(_namespace(first))]
 
     def close(self) -> None:
         """End all hosts."""
