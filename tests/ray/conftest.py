@@ -40,16 +40,6 @@ def ray_session(ray_cluster: None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def ray_pair(ray_cluster: None) -> Iterator[None]:
-    """As `ray_session`, with group "two" alone."""
-    import twinkle_remote
-    from twinkle_mesh import DeviceGroup
-
-    with twinkle_remote.session("ray", groups=[DeviceGroup("two", 2, "CPU")], lazy_collect=False):
-        yield
-
-
 class Program:
     """A program in a process of its own, and every process that it starts.
 

@@ -1,4 +1,4 @@
-"""Failures after which the group is still usable: what is raised, when, and what it says."""
+"""Failures after which the group is still usable: what is raised, when, and what it says; and that calls are bounded."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceMesh
+from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.ray
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
@@ -138,3 +140,65 @@ def test_a_rank_that_waits_for_its_input_says_so(fragile: Fragile, tmp_path: Pat
     assert told in str(caught.value)
     gate.touch()
     assert late.result(30) == ["fine"] * 4
+
+
+BOUND = MAX_IN_FLIGHT
+CALLS = BOUND + 44
+
+
+@twinkle.remote_class()
+class Slow:
+    """Waits for a file before it does anything else.
+
+    Args:
+        gate: The file.
+    """
+
+    def __init__(self, gate: str) -> None:
+        self.gate = Path(gate)
+        self.seen: list[int] = []
+
+    @twinkle.remote_function(dispatch="all", timeout=300)
+    def wait(self) -> None:
+        while not self.gate.exists():
+            threading.Event().wait(0.02)
+
+    @twinkle.remote_function(dispatch="all", timeout=300)
+    def note(self, step: int) -> int:
+        self.seen.append(step)
+        return step
+
+    @twinkle.remote_function(dispatch="all", collect="first")
+    def all(self) -> list[int]:
+        return self.seen
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "open"
+    yield path
+    path.touch()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_driver_that_runs_ahead_waits_for_its_workers(gate: Path) -> None:
+    slow = twinkle.on("two").create(Slow, str(gate))
+    waiting = twinkle.submit(slow.wait)
+    in_flight: list[int] = []
+    made: list[twinkle.Lazy[int | list[int]]] = []
+
+    def submit() -> None:
+        for step in range(CALLS):
+            made.append(twinkle.submit(slow.note, step))
+            in_flight.append(len(running().in_flight.calls()))
+
+    ahead = threading.Thread(target=submit, daemon=True)
+    ahead.start()
+    ahead.join(3)
+    assert ahead.is_alive() and len(made) < BOUND  # the gate is closed, and there is no room
+    gate.touch()
+    ahead.join(200)
+    assert not ahead.is_alive() and max(in_flight) <= BOUND
+    waiting.result(200)
+    assert [lazy.result(200) for lazy in made] == [[step] * 2 for step in range(CALLS)]
+    assert slow.all() == list(range(CALLS))
