@@ -1,4 +1,4 @@
-"""Failures after which the group is still usable: what is raised, when, and what it says; and that calls are bounded."""
+"""Failures after which the group is still usable: what is raised, when, what it says; and the bound of calls."""
 
 from __future__ import annotations
 
