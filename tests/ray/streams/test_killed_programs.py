@@ -80,7 +80,7 @@ def test_a_program_that_is_killed_twice_consumes_each_row_once_on_any_number_of_
     for number in ranks[:KILLS]:
         after, delay = points.randint(1, 8), points.uniform(0.0, 0.05)
         killed = joined_program(source, str(tmp_path), str(number), str(after), str(delay), OMP_NUM_THREADS="1")
-        assert killed.process.wait(timeout=120) == -signal.SIGKILL
+        assert killed.process.wait(timeout=400) == -signal.SIGKILL
         assert 5 <= len(json.loads((tmp_path / "state").read_text())["seen"]) < ROWS
     out = joined_program(source, str(tmp_path), str(ranks[-1]), "9999", "0", OMP_NUM_THREADS="1").finish(timeout=120)
     assert "done" in out

@@ -175,7 +175,7 @@ def drivers(programs: Callable[..., Any]) -> dict[str, tuple[Any, Path]]:
 @pytest.mark.parametrize("signal_name", SIGNALS)
 def test_an_ended_driver_leaves_no_process(drivers: dict[str, tuple[Any, Path]], signal_name: str) -> None:
     running, folder = drivers[signal_name]
-    running.process.wait(30)
+    running.process.wait(200)
     assert running.left_over(RAY_SECONDS) == []
     assert signal_name == "SIGKILL" or not folder.exists()
 
