@@ -48,21 +48,18 @@ NODES = """
             made = near.make(list(range(40)))
             made.wait(30)
             (produced,) = twinkle.stats()[-1].produced.values()
+            assert len(call_of(made).outcome(0).payload.refs) >= 20
 
-            def moved():
-                nodes = ray.experimental.get_object_locations(call_of(made).outcome(0).payload.refs).values()
-                return len([one for one in nodes if len(one["node_ids"]) > 1]), len(nodes)
+            def check(rows, most):
+                read = far.first(twinkle.take(made, rows))
+                assert list(read) == list(rows), (list(read), rows)
+                fetched = twinkle.stats()[-1].worker_fetched  # with what else is in the pieces
+                assert sum(fetched.values()) <= most * produced, (rows, fetched, produced)
 
-            assert list(far.first(twinkle.take(made, range(30, 34)))) == [30, 31, 32, 33]
-            some, pieces = moved()
-            assert 1 <= some <= 4 and pieces >= 20, (some, pieces)
-            assert list(far.first(made)) == list(range(40))
-            fetched = twinkle.stats()[-1].worker_fetched
-            assert sum(fetched.values()) < 1.05 * produced, (fetched, produced)
-            assert max(fetched.values()) < 0.27 * produced, (fetched, produced)
-            assert moved() == (pieces, pieces)
+            check(range(40), 1.05)
+            check(range(30, 34), 0.25)
             shuffled = [7, 39, 3, 3, 20, 8, 0, 21]
-            assert list(far.first(twinkle.take(made, shuffled))) == shuffled
+            check(shuffled, 0.6)
             assert list(twinkle.get(twinkle.select(twinkle.take(made, [5, 1]), "rows"))["rows"][1]) == "1" * 20_000
             value = {"t": torch.ones(1 << 20), "x": np.ones(1 << 20)}
             expected = (1 << 20) + 4.0, float(1 << 20)

@@ -87,7 +87,5 @@ PROGRAM = """
 def test_ranks_agree_on_what_was_sent_after_real_interrupts(joined_program: Callable[..., Any]) -> None:
     running = joined_program(PROGRAM, "0", _INTERRUPTS)
     assert int(running.line("WORKS", 120)) > int(_INTERRUPTS)
-    assert (
-        running.process.wait(300) == -signal.SIGINT
-    )  # the last one is not caught: it ends the session and the program
+    assert running.process.wait(300) == -signal.SIGINT  # the last one is not caught: it ends session and program
     assert running.left_over(20) == []
