@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 
-JOINING = Path(__file__).parents[2] / "docs" / "howto" / "cluster.md"
+JOINING = Path(__file__).parents[2] / "docs" / "howto" / "launch.md"
 
 
 @twinkle.remote_class()
