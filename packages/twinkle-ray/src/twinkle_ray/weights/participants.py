@@ -31,7 +31,7 @@ class Answers:
     values: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._lazies = [Lazy[list[Any]](call) for call, _ in self.calls]  # a failure that is raised later is not lost
+        self._lazies = [Lazy[list[Any]](call) for call, _ in self.calls]
 
     _lazies: list[Lazy[list[Any]]] = field(init=False, default_factory=list)
 
@@ -103,8 +103,8 @@ class ComponentRanks:
         return Answers([(self._call(function, arguments, [rank], beside=True), [rank]) for rank in ranks])
 
     def queue(self, function: Callable[..., object], arguments: Mapping[int, tuple[Any, ...]]) -> PendingCall | None:
-        """Put a call into the queue of each rank; its failure is nobody's but the sync's, which asks for it."""
-        return self._call(function, arguments, sorted(arguments), prefetched=True) if arguments else None
+        """Put a call into the queue of each rank."""
+        return self._call(function, arguments, sorted(arguments)) if arguments else None
 
     def _call(
         self,
@@ -113,10 +113,10 @@ class ComponentRanks:
         ranks: Sequence[int],
         *,
         beside: bool = False,
-        prefetched: bool = False,
     ) -> PendingCall:
+        """A call whose failures are the sync's, which raises the first one: the program's next call raises no other."""
         given = [arguments[rank] for rank in ranks]
-        return start_on_workers(self._handle, function, given, ranks=ranks, concurrent=beside, prefetched=prefetched)
+        return start_on_workers(self._handle, function, given, ranks=ranks, concurrent=beside, prefetched=True)
 
 
 class PlainObject:
