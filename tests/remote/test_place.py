@@ -16,7 +16,6 @@ import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh, current_rank, launched, use_rank
 from twinkle_remote import (
-    UnknownWorkerError,
     current_place,
     current_worker,
     get,
@@ -53,18 +52,15 @@ def in_to_thread(ask: Callable[[], Any]) -> Any:
     return asyncio.run(asyncio.to_thread(ask))
 
 
-def ranks_or_refusal() -> Any:
-    try:
-        return current_worker().rank, current_place().rank, current_rank()
-    except UnknownWorkerError:
-        return "refused"
+def ranks() -> Any:
+    return current_worker().rank, current_place().rank, current_rank()
 
 
 @remote_class()
 class Asker:
     @remote_function(dispatch="all", collect="none")
     def ask(self, how: Any) -> Any:
-        return how(ranks_or_refusal)
+        return how(ranks)
 
     @remote_function(dispatch="all", collect="none")
     def alone(self) -> bool:
@@ -82,26 +78,26 @@ class Single:
         return current_place().alone
 
 
-def test_a_worker_and_its_threads_know_its_rank_or_refuse() -> None:
+def test_a_worker_and_its_threads_know_its_rank_if_they_have_its_context() -> None:
     with session("threads", groups=[DeviceGroup("some", 3, "CPU")]):
         asker = on("some").create(Asker)
         right = [(rank,) * 3 for rank in range(3)]
         for how in (lambda ask: ask(), in_thread_with_context, in_to_thread):
             assert asker.ask(how) == right
-        assert asker.ask(in_thread) == ["refused"] * 3
-        assert ranks_or_refusal() == (None, 0, None)
-        assert in_thread(ranks_or_refusal) == "refused"
-        assert in_to_thread(ranks_or_refusal) == (None, 0, None)
+        assert asker.ask(in_thread) == [(None, 0, None)] * 3
+        assert ranks() == (None, 0, None)
+        assert in_thread(ranks) == (None, 0, None)
+        assert in_to_thread(ranks) == (None, 0, None)
         assert asker.alone() == [False] * 3
         assert asker.first_alone()
         assert on("some").create(Single).alone()
-    assert in_thread(ranks_or_refusal) == (None, 0, None)
+    assert in_thread(ranks) == (None, 0, None)
 
 
 def test_a_driver_may_be_another_thread_than_the_main_one() -> None:
     def program() -> Any:
         with session("threads", groups=[DeviceGroup("some", 2, "CPU")]):
-            return get(on("some").create(Asker).ask(in_to_thread)), ranks_or_refusal()
+            return get(on("some").create(Asker).ask(in_to_thread)), ranks()
 
     assert in_thread(program) == ([(0, 0, 0), (1, 1, 1)], (None, 0, None))
 

@@ -20,7 +20,7 @@ class Inner:
     @remote_function(dispatch="all", collect="first")
     def defaults(self) -> tuple[bool, int]:
         runtime = running()
-        return runtime.lazy_collect, runtime.max_in_flight
+        return runtime.defaults.lazy_collect, runtime.defaults.max_in_flight
 
     @remote_function(dispatch="all", collect="first", lazy_collect=False)
     def calls(self, other: Inner) -> str:

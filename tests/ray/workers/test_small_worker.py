@@ -25,12 +25,10 @@ START = {
         component.constructor component.method context errors failures failures.frames failures.report
         failures.travel
         protocol protocol.backend protocol.call protocol.failure protocol.messages
-        protocol.modes
-        protocol.session_tools protocol.spec random_state running sessions sessions.current
+        protocol.modes protocol.spec random_state running sessions sessions.current sessions.loads
+        sessions.pending_calls sessions.telemetry sessions.telemetry.stats sessions.weights waiting
         rows rows.columns rows.concat rows.cut rows.libraries rows.records rows.reduce rows.row_types rows.unknown
-        sessions.seeding worker worker.inputs
-        worker.loop_tasks worker.saved_calls
-        worker.worker
+        sessions.seeding worker worker.event_loop worker.inputs worker.saved_calls worker.worker
     """,
 }
 """The modules of each package that it may load, beside the package itself."""

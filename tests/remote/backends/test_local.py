@@ -23,10 +23,30 @@ PROGRAM = """
     from pathlib import Path
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote import PlacementError, current_worker, remote_class, remote_function, session, submit
+    from twinkle_remote import CallTimeoutError, PlacementError, current_worker
+    from twinkle_remote import remote_class, remote_function, session, submit
 
     RANK = int(os.environ["RANK"])
     TOLD = {}
+    READ = []
+
+
+    class Large:
+        nbytes = 100_000
+
+        def __init__(self, rank):
+            self.rank = rank
+
+        def __reduce__(self):
+            return read_large, (self.rank, bytes(self.nbytes))
+
+        def __deepcopy__(self, memo):
+            return self
+
+
+    def read_large(rank, data):
+        READ.append(rank)
+        return Large(rank)
 
 
     @remote_class()
@@ -50,6 +70,14 @@ PROGRAM = """
             if current_worker().rank == rank:
                 raise KeyError(f"on {rank}")
             return rank
+
+        @remote_function()
+        def large(self):
+            return Large(RANK)
+
+        @remote_function(dispatch="all", timeout=0.5)
+        def slow(self, rank, seconds):
+            time.sleep(seconds if RANK == rank else 0.0)
 
         @remote_function(execute="first")
         def first(self):
@@ -91,7 +119,15 @@ PROGRAM = """
         except KeyError as error:
             TOLD["error"] = str(error).splitlines()[0]
         TOLD["ranks"] = actor.ranks()
+        unused, used = submit(actor.large), submit(actor.large)
         TOLD["many"] = sum(actor.mean([1.0, 2.0]) for _ in range(200))
+        TOLD["large"] = [not READ, [one.rank for one in used.result()], READ == [1 - RANK]]
+        for rank in range(2):
+            try:
+                actor.slow(rank, 1.5)
+            except CallTimeoutError as error:
+                TOLD[f"late {rank}"] = str(error).partition(":")[0]
+        TOLD["in time"] = actor.slow(1, 0.0)
         TOLD["plain"] = Plain().where()
         if RANK == 1:
             TOLD["alone"] = Plain().where()
@@ -150,6 +186,8 @@ def test_processes_of_one_program_go_on_with_the_same_values(ran: Path) -> None:
     assert one["mean"] == 3.0 and one["first"] == [0, 0, 0] and one["many"] == 300.0
     assert one["lazy"] == [[[4, 0], 0], [[5, 0], 0], [[6, 0], 1]]
     assert "Actor.fail failed on actor[1/2 dp=1]" in one["error"] and "on 1" in one["error"]
+    assert one["large"] == [True, [0, 1], True]
+    assert one["late 0"] == one["late 1"] == "Actor.slow is not done after 0.5 s" and one["in time"] == [None, None]
     assert one["ranks"] == [[0, 6, 0], [1, 3, 1]]
     assert one["no mesh"] == [[1, 0], [2, 0], [3, 1]]
     assert len(one["too large"]) == 2 and all("device_mesh has 4 ranks" in text for text in one["too large"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.remote.signals import interrupts
@@ -24,6 +25,10 @@ from twinkle_remote import (
     session,
     submit,
 )
+from twinkle_remote.backends.support import call_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROGRAMS = int(os.environ.get("TWINKLE_TEST_PROGRAMS", "15"))
 _LOGS: dict[int, list[int]] = {}
@@ -70,6 +75,7 @@ class Program:
         noted: The component of each that notes its key.
         sources: The call whose result each takes.
         released: The components that were released.
+        dropped: The keys of calls that have failed, and whose results nobody has any more.
     """
 
     def __init__(self, seed: int, mode: str) -> None:
@@ -83,13 +89,16 @@ class Program:
         self.noted: dict[int, int] = {}
         self.sources: dict[int, int] = {}
         self.released: set[int] = set()
+        self.dropped: list[int] = []
 
     def run(self) -> None:
         for key in range(self.rng.randint(3, 14)):
             box = self.rng.randrange(2)
-            kinds = ["note", "anote", "note", "fails", "afails", "use", "cancel", "get"]
+            kinds = ["note", "anote", "note", "fails", "afails", "use", "cancel", "get", "drop"]
             kind = self.rng.choice([*kinds, "interrupt", "release"] if self.mode == "threads" else kinds)
-            if box in self.released and kind not in ("cancel", "get", "interrupt", "release"):
+            if self.dropped and (kind != "get" or self.calls) and kind not in ("cancel", "release", "interrupt"):
+                self._is_told_of_the_dropped(partial(self._get if kind == "get" else self._note, key, box))
+            elif box in self.released and kind not in ("cancel", "get", "interrupt", "release"):
                 with pytest.raises(NotInitializedError):
                     get(submit(self.boxes[box].note, key))
             else:
@@ -128,6 +137,19 @@ class Program:
         if self.calls:
             self.check(self.rng.choice(list(self.calls)))
 
+    def _drop(self, key: int, box: int) -> None:
+        lazy = submit(self.rng.choice([self.boxes[box].fails, self.boxes[box].afails]), key)
+        pending = call_of(lazy)
+        assert pending.ends_within(60.0)
+        del lazy
+        self.dropped.append(key)
+
+    def _is_told_of_the_dropped(self, call: Callable[[], object]) -> None:
+        """Make a call, which raises the failure that nobody has retrieved in place of its own result."""
+        with pytest.raises(KeyError) as raised:
+            call()
+        assert raised.value.args == (self.dropped.pop(0),)
+
     def _release(self, key: int, box: int) -> None:
         if self.rng.random() < 0.3 and box not in self.released:
             release(self.boxes[box])
@@ -146,6 +168,8 @@ class Program:
         return key in self.cancelled or (key in self.sources and self.may_be_cancelled(self.sources[key]))
 
     def check(self, key: int) -> None:
+        while self.dropped:
+            self._is_told_of_the_dropped(self.calls[key].result)
         self.seen.add(key)
         try:
             value = get(self.calls[key])
@@ -159,6 +183,8 @@ class Program:
 
     def must_raise(self) -> bool | None:
         """Whether the end must raise; None if that depends on what was cancelled in time."""
+        if self.dropped:
+            return True
         unseen = [key for key, wanted in self.wanted.items() if wanted is None and key not in self.seen]
         if any(map(self.may_be_cancelled, [*unseen, *self.sources])):
             return None

@@ -73,7 +73,7 @@ class RayBackend(Backend):
         self._placement_timeout = check_seconds("placement_timeout", placement_timeout)
         self._colocate = check_colocate(colocate, groups)
         self._seed, self._env_allow = seed, (env_allow,) if isinstance(env_allow, str) else tuple(env_allow)
-        self._can_restart = restart == "group"
+        self.can_restart = restart == "group"
         self._reservation: Reservation | None = None
         self._actor_sets: dict[str, ActorSet] = {}
         self._made: dict[str, RayGroup] = {}
@@ -111,7 +111,7 @@ class RayBackend(Backend):
     def _assign_ranks(self, actor_set: ActorSet) -> RayGroup:
         environment = self._cluster.environment(self._env_allow)
         group = self._made[actor_set.group.name] = actor_set.assign_ranks(
-            seed=self._seed, environment=environment, timeout=self.start_timeout, keeps_constructors=self._can_restart
+            seed=self._seed, environment=environment, timeout=self.start_timeout, keeps_constructors=self.can_restart
         )
         return group
 
@@ -158,7 +158,7 @@ class RayBackend(Backend):
             RemoteCallError: A constructor or a `restore` raised.
         """
         old = self.group(name)
-        if not self._can_restart or self._reservation is None:
+        if not self.can_restart or self._reservation is None:
             raise TwinkleError(
                 f"group {name!r} cannot be restarted: its components' constructor arguments were not kept; "
                 'initialize("ray", restart="group") keeps them'
@@ -176,10 +176,6 @@ class RayBackend(Backend):
         self._connect(self._groups.all(), lambda member: member.info.group == name)
         catch_up(group, old.created, self.start_timeout)
 
-    @property
-    def can_restart(self) -> bool:
-        """Whether `initialize` was given `restart="group"`."""
-        return self._can_restart
 
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
         """Start other workers in the places of some ranks of a group, and construct its components on them again.

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from twinkle_remote.errors import ReplyLostError as ReplyLostError
     from twinkle_remote.errors import SessionLostError as SessionLostError
     from twinkle_remote.errors import TwinkleError as TwinkleError
-    from twinkle_remote.errors import UnknownWorkerError as UnknownWorkerError
     from twinkle_remote.errors import WorkerDiedError as WorkerDiedError
     from twinkle_remote.protocol.call import is_handle as is_handle
     from twinkle_remote.replay import replay as replay

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_mesh import ask_for_rank, current_rank, launched, use_rank
-from twinkle_remote.errors import UnknownWorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,52 +46,16 @@ class WorkerContext:
 _DRIVER = WorkerContext()
 _current: ContextVar[WorkerContext | None] = ContextVar("twinkle_worker", default=None)
 _process: Callable[[], WorkerContext] | None = None  # where this process is one worker
-_driver_threads: set[int] | None = None  # where ranks are threads of this process
 
 
 def current_worker() -> WorkerContext:
-    """The place of the caller, also in threads and executors that a worker starts; on the driver the rank is None.
+    """The place of the caller; on the driver the rank is None.
 
-    Raises:
-        UnknownWorkerError: The ranks of the session are threads of this process, and it is not known which of them
-            started the calling thread.
+    In a worker process every thread is that worker. Where ranks are threads of this process, a thread that a method
+    starts by itself counts as the driver's, unless it is started with `contextvars.copy_context().run`, as
+    `asyncio.to_thread` does.
     """
-    known = _known()
-    if known is not None:
-        return known
-    raise UnknownWorkerError(
-        f"thread {threading.current_thread().name!r} was started by the program, by one of the ranks or by the driver, "
-        "which are all threads of this process, and Python does not say by which: start it with "
-        "contextvars.copy_context().run, as asyncio.to_thread does"
-    )
-
-
-def has_own_context() -> bool:
-    """Whether the calling thread or task itself knows whose it is; otherwise its process answers for it."""
-    return _current.get() is not None
-
-
-def caller() -> WorkerContext:
-    """The same for messages and queues: a thread of unknown origin counts as the driver's."""
-    return _known() or _DRIVER
-
-
-def _known() -> WorkerContext | None:
-    own = _current.get()
-    if own is not None:
-        return own
-    if _process is not None:
-        return _process()
-    if _driver_threads is None or threading.get_ident() in _driver_threads:
-        return _DRIVER
-    return _DRIVER if threading.current_thread() is threading.main_thread() else None
-
-
-def context_here() -> Context:
-    """A copy of the caller's context by which other threads know whose they are."""
-    here, context = caller(), copy_context()
-    context.run(_current.set, here)
-    return context
+    return _current.get() or (_DRIVER if _process is None else _process())
 
 
 def be_worker(context: Callable[[], WorkerContext]) -> None:
@@ -106,30 +68,7 @@ def be_worker(context: Callable[[], WorkerContext]) -> None:
     _process = context
 
 
-def ranks_are_threads() -> None:
-    """From now on ranks are threads of this process, and the calling thread is the driver."""
-    global _driver_threads
-    _driver_threads = {threading.get_ident()}
-    if _current.get() is None:
-        _current.set(_DRIVER)
-
-
-def are_ranks_threads() -> bool:
-    """Whether the ranks of the session share this process."""
-    return _driver_threads is not None
-
-
-def ranks_were_threads() -> None:
-    """The threads of the session have ended."""
-    global _driver_threads
-    _driver_threads = None
-
-
-def _rank_of_thread() -> int | None:
-    return current_worker().rank
-
-
-ask_for_rank(_rank_of_thread)
+ask_for_rank(lambda: current_worker().rank)
 
 
 def forked_from(parent: int) -> str:
@@ -221,24 +160,13 @@ class Place(NamedTuple):
         return self.world_size == 1 or (self.worker is not None and self.worker.alone)
 
 
-def current_place(maker: Place | None = None) -> Place:
+def current_place() -> Place:
     """The place of the running code: as a worker, in torch's default process group, or by RANK and WORLD_SIZE.
 
-    Args:
-        maker: The place in which an object was made that asks for its own; it counts in helper threads.
-
     Raises:
-        UnknownWorkerError: In a thread whose owner is not known.
         ValueError: The process group and the variables disagree, or a variable is no rank or size.
     """
-    if maker is not None and maker.worker is not None and not has_own_context():
-        return maker
-    try:
-        worker = current_worker()
-    except UnknownWorkerError:
-        if maker is None:
-            raise
-        return maker
+    worker = current_worker()
     if worker.rank is not None:
         return Place(worker.rank, worker.world_size, worker)
     rank = current_rank()

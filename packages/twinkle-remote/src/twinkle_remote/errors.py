@@ -53,10 +53,6 @@ class PlacementError(TwinkleError):
     """A group or a component cannot be placed: unknown name, too few devices, a mesh that does not fit."""
 
 
-class UnknownWorkerError(TwinkleError, RuntimeError):
-    """It is not known whether the running code belongs to a worker or to the driver."""
-
-
 class RemoteAttributeError(TwinkleError, AttributeError):
     """A handle's attribute is not a remote function."""
 

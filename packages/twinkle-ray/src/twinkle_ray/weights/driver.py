@@ -23,7 +23,6 @@ from twinkle_ray.weights.routes import Compiled, SyncOptions, Version, compile_p
 from twinkle_ray.weights.state import RankAddress, Report, Side, StagedOut, StageOrder
 from twinkle_remote.backends.support import active
 from twinkle_remote.errors import CallTimeoutError, TwinkleError, WorkerDiedError
-from twinkle_remote.protocol import RestartingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -350,5 +349,4 @@ class Driver:
 def _restarts() -> bool:
     """Whether workers that have ended are started again in this session."""
     runtime = active()
-    backend = None if runtime is None else runtime.backend
-    return isinstance(backend, RestartingBackend) and backend.can_restart
+    return runtime is not None and runtime.backend.can_restart

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from twinkle_remote import Lazy
 from twinkle_remote.backends.support import component_of, running, start_on_workers
 from twinkle_remote.errors import WorkerDiedError
-from twinkle_remote.protocol import InProcessBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +77,7 @@ class ComponentRanks:
         self.component: Component = component
         self.name = component.name
         self.left_out: frozenset[int] = frozenset()
-        self.runs_at_once = isinstance(running().backend, InProcessBackend)
+        self.runs_at_once = running().backend.in_process
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -12,7 +12,6 @@ from twinkle_ray.weights.plan import Location, SyncPlan, make_plan
 from twinkle_ray.weights.shards import digest
 from twinkle_ray.weights.state import RankPart, Report, Route, Side
 from twinkle_remote.backends.support import active
-from twinkle_remote.protocol import InProcessBackend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +159,7 @@ def _kind(transport: Transport, reports: Sequence[Report]) -> Kind:
         ValueError: The transport is "nccl", and NCCL cannot work.
     """
     runtime = active()
-    if runtime is not None and isinstance(runtime.backend, InProcessBackend):
+    if runtime is not None and runtime.backend.in_process:
         return "launched"
     devices = {report.process: report.device for report in reports}
     gpus = all(device.startswith("cuda:") for device in devices.values())

@@ -20,7 +20,6 @@ from twinkle_ray.weights.transport import store
 from twinkle_ray.weights.transport.messages import Message
 from twinkle_ray.weights.transport.packing import copy_all, empty_parts, packed, to_host
 from twinkle_remote.backends.support import active, between_awaits, running_worker
-from twinkle_remote.protocol import InProcessBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,7 +189,7 @@ def apply(instance: HasWeights, address: RankAddress, version: int) -> None:
     except Exception as error:
         _log.exception("version %d of the weights was not applied on %s", version, address)
         worker, runtime = running_worker(), active()
-        if worker is not None and not (runtime is not None and isinstance(runtime.backend, InProcessBackend)):
+        if worker is not None and not (runtime is not None and runtime.backend.in_process):
             worker.end(f"it could not apply version {version} of its weights: {type(error).__name__}: {error}")
         raise
 

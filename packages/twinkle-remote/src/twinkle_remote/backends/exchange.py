@@ -21,7 +21,7 @@ from twinkle_remote.errors import CallTimeoutError, TwinkleError
 from twinkle_remote.failures.report import CAUSE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
 
@@ -58,24 +58,32 @@ class Exchange:
         self._large: list[int] = []
         self._held: weakref.WeakValueDictionary[str, Posted] = weakref.WeakValueDictionary()
 
-    def trade(self, name: str, outcome: Outcome | None) -> Mapping[int, Outcome | None]:
+    def trade(
+        self, name: str, outcome: Outcome | None, seconds: float | None, began: float
+    ) -> Mapping[int, Outcome | None]:
         """Post this process's part of the next call, and read the parts of the others.
+
+        Of a call with a deadline, the first process that has all parts, or whose time is over, decides for all of them
+        whether it was late: they go on alike.
 
         Args:
             name: Class.method, which must be the same in all processes.
             outcome: The outcome of this process's rank; None if it was not called.
+            seconds: The call's deadline; None without one.
+            began: When the call began, on the monotonic clock.
 
         Returns:
             The parts by rank: without those that do not come within a second after another one has failed.
 
         Raises:
-            CallTimeoutError: A process did not post its part in time.
+            CallTimeoutError: The deadline is over, or a process did not post its part in time.
             TwinkleError: A process made another call.
         """
         self._number += 1
-        number, parts = self._number, {self._rank: outcome}
+        number, parts, oldest = self._number, {self._rank: outcome}, [self._oldest(self._number)]
         self._post(number, name, outcome)
-        began, until, oldest = time.monotonic(), time.monotonic() + self._timeout, [self._oldest(number)]
+        waiting = time.monotonic()
+        until = waiting + self._timeout if seconds is None else began + seconds
         while missing := [rank for rank in range(self._size) if rank not in parts]:
             here = [rank for rank in missing if self._store.check([f"{number}/{rank}"])]
             for rank in here:
@@ -90,18 +98,22 @@ class Exchange:
                 until = min(until, time.monotonic() + CAUSE_SECONDS)
                 if time.monotonic() >= until:
                     return parts
-            if time.monotonic() >= until:
-                raise CallTimeoutError(
-                    f"rank {self._rank} waited {self._timeout:g} s for {name} on ranks {missing} of {self._size}: the "
-                    "processes of a program make the same calls in the same order",
-                    [],
-                    missing,
-                )
+            if not here and time.monotonic() >= until:
+                if seconds is None or self._decide(number, "late") == "late":
+                    raise _late(name, self._timeout if seconds is None else seconds, self._size, list(parts))
+                until = waiting + self._timeout  # all parts are there: another process has found them
             if not here:  # the store's own wait sees Ctrl-C only when its time is over
-                time.sleep(min(_LONGEST_PAUSE, (time.monotonic() - began) * _PAUSE_SHARE))
+                time.sleep(min(_LONGEST_PAUSE, (time.monotonic() - waiting) * _PAUSE_SHARE))
+        if seconds is not None and self._decide(number, "in time") == "late":
+            raise _late(name, seconds, self._size, list(parts))
         self._read = number
         self._delete(min(oldest))
         return self._with_values(number, parts)
+
+    def _decide(self, number: int, word: str) -> str:
+        """What the first process says of a call; its word stays until the call's parts are deleted."""
+        said: bytes = self._store.compare_set(f"{number}/word", "", word)
+        return said.decode()
 
     def _post(self, number: int, name: str, outcome: Outcome | None) -> None:
         if outcome is not None and outcome.produced > _LARGE_BYTES:
@@ -135,6 +147,7 @@ class Exchange:
         """
         for number in [number for number in self._posted if number < self._read - 1]:
             self._store.delete_key(f"{number}/{self._rank}")
+            self._store.delete_key(f"{number}/word")
             self._posted.remove(number)
         for number in [number for number in self._large if number < oldest]:
             self._store.delete_key(f"{number}/{self._rank}/value")
@@ -150,6 +163,17 @@ class Exchange:
                 self._store.wait(everyone, timedelta(seconds=min(self._timeout, 10.0)))
             except RuntimeError:  # another process ended without leaving the store; there is nothing to send to it
                 return
+
+
+def _late(name: str, seconds: float, size: int, done: Sequence[int]) -> CallTimeoutError:
+    missing = [rank for rank in range(size) if rank not in done]
+    text = f"ranks {missing} of {size} have not answered" if missing else "an answer came after it"
+    return CallTimeoutError(
+        f"{name} is not done after {seconds:g} s: {text}. The processes of a program make the same calls in the same "
+        "order",
+        sorted(done),
+        missing,
+    )
 
 
 def _hosted_by_agents() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -79,14 +80,14 @@ class LocalGroup(WorkerGroup):
         An async task is run to its end, unless an event loop or a server has called it, which goes on.
 
         Raises:
-            CallTimeoutError: Another process has not made this call in time.
+            CallTimeoutError: A process has not answered within the call's deadline, or has not made the call in time.
             TwinkleError: It has made another one.
         """
-        replies = [LocalReply(rank) for rank in ranks]
+        began, replies = time.monotonic(), [LocalReply(rank) for rank in ranks]
         own = next((place for place, rank in enumerate(ranks) if rank == self._rank), None)
         if own is None or self._exchange is not None:
             outcome = None if own is None else self._run(tasks[of_rank[own]], inputs)
-            self._trade(tasks[0].name, replies, outcome)
+            self._trade(tasks[0], replies, outcome, began)
             return replies
         task, (reply,) = tasks[of_rank[own]], replies
         if task.on_loop and leaves_running():
@@ -99,15 +100,15 @@ class LocalGroup(WorkerGroup):
     def _run(self, task: Task, inputs: InputReplies) -> Outcome:
         return self._worker.run(task, *inputs.of_task(task))
 
-    def _trade(self, name: str, replies: Sequence[LocalReply], outcome: Outcome | None) -> None:
+    def _trade(self, task: Task, replies: Sequence[LocalReply], outcome: Outcome | None, began: float) -> None:
         assert self._exchange is not None
-        parts = self._exchange.trade(name, outcome)
+        parts = self._exchange.trade(task.name, outcome, task.seconds, began)
         for reply in replies:
             part = parts.get(reply.rank)
             if part is None:
                 label = here(self.name, reply.rank, self.size).label()
                 text = "its answer was not awaited, because the call had failed on another rank"
-                failure = Failure(label, "", "CallTimeoutError", text, method=name, upstream=True)
+                failure = Failure(label, "", "CallTimeoutError", text, method=task.name, upstream=True)
                 part = Outcome(reply.rank, failure=failure)
             reply.answer(part)
 
@@ -145,32 +146,28 @@ class LocalBackend(Backend):
         exchange_timeout: Seconds that a process waits for the others' outcomes of a call.
     """
 
+    in_process = True
     own_group = "(this process)"
 
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
-        self._rank, self._size = _place_of_process()
+        self.rank, self._size = _place_of_process()
         self.store = CallersMemory()
         self._groups: dict[str, LocalGroup] = {}
         self._exchange: Exchange | None = None
         if self._size > 1:
             from twinkle_remote.backends.exchange import Exchange
 
-            self._exchange = Exchange(self._rank, self._size, exchange_timeout)
+            self._exchange = Exchange(self.rank, self._size, exchange_timeout)
             if not os.environ.get("PYTHONHASHSEED", "").isdecimal():
                 _log.warning(_HASH_SEED)
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process among those of the program."""
-        return self._rank
 
     def group(self, name: str) -> LocalGroup:
         """The group of that name; all groups have the same processes, except this process's own group."""
         if name not in self._groups:
             self._check_place()
             exchange = None if name == self.own_group else self._exchange
-            self._groups[name] = LocalGroup(name, self._rank, self._size, Memory(), exchange)
+            self._groups[name] = LocalGroup(name, self.rank, self._size, Memory(), exchange)
         return self._groups[name]
 
     def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
@@ -193,9 +190,9 @@ class LocalBackend(Backend):
     def _check_place(self) -> None:
         """Raise where torch's process group was made later than this session, which then divides no call over it."""
         rank, size = _place_of_process()
-        if size > 1 and (rank, size) != (self._rank, self._size):
+        if size > 1 and (rank, size) != (self.rank, self._size):
             raise BackendError(
-                f"this session began as rank {self._rank} of {self._size}, and this process is now rank {rank} of "
+                f"this session began as rank {self.rank} of {self._size}, and this process is now rank {rank} of "
                 f"{size}: each process would run all rows. Call init_process_group before initialize"
             )
 

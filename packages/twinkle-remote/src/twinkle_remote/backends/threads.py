@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.context import WorkerContext, ranks_are_threads, ranks_were_threads, working_as
+from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, PlacementError
 from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import user_stack
@@ -289,7 +289,6 @@ class ThreadsBackend(Backend):
         close_timeout: float = 1.0,
     ) -> None:
         seed_process(seed)
-        ranks_are_threads()
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
         self.store = CallersMemory()
@@ -304,7 +303,6 @@ class ThreadsBackend(Backend):
 
     def close(self) -> None:
         """End the threads. A busy thread ends with the process, and a warning names it."""
-        ranks_were_threads()
         until = time.monotonic() + self._close_timeout
         groups, self._groups = self._groups, {}
         for group in groups.values():

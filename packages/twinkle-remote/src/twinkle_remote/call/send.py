@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Reply, Store, WorkerGroup
     from twinkle_remote.protocol.call import Component
     from twinkle_remote.protocol.spec import FunctionSpec
-    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.current import Runtime
     from twinkle_remote.tables.transfers import TaskTransfer
 
 
@@ -150,9 +150,8 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
     """The distinct tasks of a call."""
     kind, spec, instance = call.kind, call.spec, call.component.instance
     on_loop = spec.on_loop and kind == "method"
-    seconds = call.deadline if on_loop else None
     if kind == "method" and shares.arguments == [((), {})]:
-        return [_bare_task(instance, call.name, call.target, seconds, (on_loop, call.eager))]
+        return [_bare_task(instance, call.name, call.target, call.deadline, (on_loop, call.eager))]
     return [
         Task(
             kind,
@@ -170,7 +169,7 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
             reads=None if reads is None else reads[index],
             place=index,
             on_loop=on_loop,
-            seconds=seconds,
+            seconds=call.deadline,
             concurrent=spec.concurrent,
             mesh=call.mesh if kind == "create" else None,
             seed=call.seed,
@@ -237,7 +236,7 @@ def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
     """
     raise_not_retrieved()
     if lazy is None:
-        lazy = running().lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
+        lazy = running().defaults.lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
     pending = start(call if lazy else replace(call, eager=True), held=True)
     if call.spec.sync:
         pending.wait()
@@ -265,7 +264,7 @@ def start(call: Call, *, held: bool = False, prefetched: bool = False) -> Pendin
     runtime, began, component = running(), time.perf_counter(), call.component
     if runtime.backend.group(component.group).undivided:
         call = replace(call, spec=collected_elsewhere(call.spec))
-    if runtime.is_released(component.group, component.instance):
+    if runtime.has_released(component):
         raise NotInitializedError(f"{call.name}: {component.instance!r} was released; build it again")
     load = None
     if call.spec.calls_one and not call.reads_ranks:

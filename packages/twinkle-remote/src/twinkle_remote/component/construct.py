@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.component.constructor import GROUP, MESH, build, is_building, prepare
-from twinkle_remote.context import caller
+from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, TwinkleError
-from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.sessions.current import absence, active, backend_here
 
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
     name = kwargs.get(GROUP)
     if name is not None:
         _check_place(cls, name, kwargs.get(MESH))
-    if not isinstance(backend_here(), InProcessBackend) and (name is None or name == caller().group):
+    backend = backend_here()
+    in_process = backend is not None and backend.in_process
+    if not in_process and (name is None or name == current_worker().group):
         return build(cls, original, args, kwargs)
     runtime = active()
     if runtime is None:
@@ -79,7 +80,7 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
         )
     from twinkle_remote.component.create import adopt, handle_on_group  # a worker builds its own objects only
 
-    if isinstance(runtime.backend, InProcessBackend):
+    if in_process:
         return adopt(cls, runtime, name, args, kwargs, build(cls, original, args, kwargs))
     assert name is not None
     return handle_on_group(cls, name, args, kwargs, runtime)

@@ -11,7 +11,6 @@ from weakref import WeakSet
 
 from twinkle_remote.component.method import make_remote, name_functions
 from twinkle_remote.context import WorkerContext, working_as
-from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.call import component_of
 from twinkle_remote.protocol.spec import execute_of, options_under
 from twinkle_remote.sessions.current import backend_here
@@ -60,7 +59,7 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     cls = type(itself)
     component = component_of(itself)
     backend = backend_here()
-    if component is None or not isinstance(backend, InProcessBackend):
+    if component is None or backend is None or not backend.in_process:
         _call_init(original, itself, args, own_keywords(cls, kwargs))
         return
     if MESH in declared_keywords(cls):

@@ -30,8 +30,7 @@ from twinkle_remote.sessions.seeding import next_component_seed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.protocol.backend import InProcessBackend
-    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.current import Runtime
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,7 +90,7 @@ def _instance(cls: type, kwargs: dict[str, Any], group: str, runtime: Runtime) -
     if given is None:
         return f"{cls.__name__}-{os.getpid():x}-{os.urandom(4).hex()}-{next(_count)}"
     ids = itertools.chain([str(given)], (f"{given}#{i}" for i in itertools.count(2)))
-    return next(one for one in ids if not runtime.is_released(group, one))
+    return next(one for one in ids if (group, one) not in runtime.released)
 
 
 def _mesh_for(cls: type, mesh: DeviceMesh | None, group: str, size: int) -> DeviceMesh | None:
@@ -112,7 +111,7 @@ def adopt(
         return made
     if name is not None and runtime.groups and name not in runtime.groups:
         raise PlacementError(f"there is no group {name!r}; initialize was given {', '.join(map(repr, runtime.groups))}")
-    backend = cast("InProcessBackend", runtime.backend)
+    backend = runtime.backend
     group = runtime.backend.group(name or "local")
     planned = runtime.groups[name].num_workers if name is not None and runtime.groups else group.size
     given = kwargs.get(MESH)

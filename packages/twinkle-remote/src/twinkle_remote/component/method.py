@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.context import caller, in_event_loop
+from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
 from twinkle_remote.protocol.call import component_of, is_handle
 from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, form_of
@@ -82,7 +82,7 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         if worker is not None and worker.holds(component):
             return worker.call(component, function, args, kwargs)
         remote = is_handle(self)
-        if not remote and caller().world_size > 1:  # the other processes make the same call
+        if not remote and current_worker().world_size > 1:  # the other processes make the same call
             return function(self, *args, **kwargs)
         try:
             return send(self, args, kwargs, lazy=None if remote else False)

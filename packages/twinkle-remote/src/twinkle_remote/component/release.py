@@ -74,8 +74,8 @@ def _drop(component: object) -> PendingCall | None:
         return None
     assert found is not None
     runtime = running()
-    if runtime.is_released(found.group, found.instance):
+    if runtime.has_released(found):
         return None
     call = start(Call("drop", found, None, f"{found.name}.release", _DROP, call_line()), held=True)
-    runtime.mark_released(found)
+    runtime.released.add((found.group, found.instance))
     return call

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from twinkle_remote.context import caller
+from twinkle_remote.context import current_worker
 from twinkle_remote.protocol.failure import WorkerInfo
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def driver_line() -> str:
 
 def call_line() -> str:
     """File and line of the user's call, and the worker that makes it."""
-    here = caller()
+    here = current_worker()
     if here.group is None or here.rank is None:
         return driver_line()
     return f"{driver_line()} on {WorkerInfo(here.group, here.rank, here.world_size).label(here.coordinate)}"

@@ -15,9 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend as Backend
     from twinkle_remote.protocol.backend import BackendFactory as BackendFactory
-    from twinkle_remote.protocol.backend import InProcessBackend as InProcessBackend
     from twinkle_remote.protocol.backend import Reply as Reply
-    from twinkle_remote.protocol.backend import RestartingBackend as RestartingBackend
+    from twinkle_remote.protocol.backend import SessionTool as SessionTool
     from twinkle_remote.protocol.backend import Store as Store
     from twinkle_remote.protocol.backend import WorkerGroup as WorkerGroup
     from twinkle_remote.protocol.call import Call as Call
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import StoredSlot as StoredSlot
     from twinkle_remote.protocol.messages import Task as Task
     from twinkle_remote.protocol.messages import UncheckedError as UncheckedError
-    from twinkle_remote.protocol.session_tools import SessionTool as SessionTool
-    from twinkle_remote.protocol.session_tools import ToolBackend as ToolBackend
     from twinkle_remote.protocol.spec import NAMES as NAMES
     from twinkle_remote.protocol.spec import Collect as Collect
     from twinkle_remote.protocol.spec import FunctionSpec as FunctionSpec

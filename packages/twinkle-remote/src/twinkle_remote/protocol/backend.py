@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twinkle_remote.protocol.messages import Outcome
 
@@ -199,16 +199,46 @@ class WorkerGroup(Protocol):
         return tasks
 
 
+class SessionTool(Protocol):
+    """Works on whole components where their session is, such as a weight sync; a client of a served session uses it.
+
+    Its class is an entry point of `twinkle.session_tools`, and is called with the arguments of `session_tool`.
+    """
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Do something.
+
+        Args:
+            method: One of the names that it knows.
+            *args: Plain values.
+
+        Raises:
+            ValueError: It knows no such method.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds; called once, when its client closes it or is gone."""
+
+
 class Backend(Protocol):
     """Groups of workers, and their store.
 
     Attributes:
         store: The store that this process reads and writes.
         start_timeout: Seconds that a constructor may take; None (the default) for no limit.
+        in_process: Components are built in the calling process, which is one of their ranks; not so by default. Such a
+            backend has `rank`, `own_group` and `adopt`.
+        rank: The rank of the calling process.
+        own_group: Name of the group for components that have neither group nor mesh: only this process holds them.
+        can_restart: The session asked to restart workers that have ended, with `restart_ranks`; not so by default.
     """
 
     store: Store
     start_timeout: float | None = None
+    in_process: bool = False
+    rank: int = 0
+    own_group: str = ""
+    can_restart: bool = False
 
     def group(self, name: str) -> WorkerGroup:
         """A group by name.
@@ -235,21 +265,9 @@ class Backend(Protocol):
     def close(self) -> None:
         """End every worker and release all resources; a second call does nothing."""
 
-
-class BackendFactory(Protocol):
-    """An entry point of `twinkle.backends`; called with the groups and the options of `initialize`."""
-
-    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
-        """Start the groups; all workers are ready when it returns."""
-
-
-@runtime_checkable
-class RestartingBackend(Protocol):
-    """A backend that can restart workers that have ended."""
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether this session asked for it."""
+    def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
+        """Register a component that was built in this process; False if it does not support weak references."""
+        return False
 
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
         """Restart the workers of some ranks of a group, and construct the group's components on them again.
@@ -261,21 +279,18 @@ class RestartingBackend(Protocol):
         Raises:
             TwinkleError: The workers did not start, or a constructor raised.
         """
+        return
+
+    def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SessionTool | None:
+        """A tool next to the session, where that is another process's; None (the default) where it is this one's.
+
+        See `session_tool`.
+        """
+        return None
 
 
-@runtime_checkable
-class InProcessBackend(Protocol):
-    """A backend that builds components in the calling process, which is one of their ranks.
+class BackendFactory(Protocol):
+    """An entry point of `twinkle.backends`; called with the groups and the options of `initialize`."""
 
-    Attributes:
-        own_group: Name of the group for components that have neither group nor mesh: only this process holds them.
-    """
-
-    own_group: str
-
-    @property
-    def rank(self) -> int:
-        """Rank of the calling process."""
-
-    def adopt(self, group: str, instance: str, value: object, mesh: DeviceMesh | None) -> bool:
-        """Register a component that was built in this process; False if it does not support weak references."""
+    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
+        """Start the groups; all workers are ready when it returns."""

@@ -105,7 +105,7 @@ class Task:
         mesh: The component's mesh ("create" only).
         seed: What the generators are seeded with first ("create" only); None leaves them as they are.
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
-        seconds: After so many seconds on the event loop it is cancelled; None for no limit.
+        seconds: The call's deadline: after so many seconds on the event loop it is cancelled; None for no limit.
         concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
         eager: The caller reads the result at once.
         unchecked: Nobody has looked through lists among the arguments for what has to be refused or replaced.

@@ -1,23 +1,86 @@
-"""The runtime of this process: a driver's is there from `initialize` on, a worker's is made when it is first used."""
+"""The session of this process: a driver's is there from `initialize` on, a worker's is made when it is first used."""
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote.context import forked_from
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol.call import forget_all
 from twinkle_remote.protocol.messages import SessionDefaults
-from twinkle_remote.protocol.session_tools import ToolBackend
+from twinkle_remote.sessions.loads import Loads
+from twinkle_remote.sessions.pending_calls import PendingCalls
+from twinkle_remote.sessions.telemetry.stats import Stats
+from twinkle_remote.sessions.weights import OpenStreams, WeightSources
 
 if TYPE_CHECKING:
-    from twinkle_remote.protocol.backend import Backend
+    from twinkle_mesh import DeviceGroup
+    from twinkle_remote.protocol.backend import Backend, SessionTool
+    from twinkle_remote.protocol.call import Component
     from twinkle_remote.protocol.messages import SavedFailures
-    from twinkle_remote.protocol.session_tools import SessionTool
-    from twinkle_remote.sessions.runtime import Runtime
     from twinkle_remote.sessions.telemetry.stats import CallRecords
+
+
+_DEFAULTS = SessionDefaults()
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The session, in one process; a process has at most one.
+
+    Attributes:
+        mode: Name of the backend.
+        backend: The backend itself.
+        groups: Groups by name; may be empty.
+        defaults: Whether results are lazy, how many calls may be in flight, and where failed calls are saved.
+        arguments: Arguments of `initialize`.
+        stats: Metrics of the latest calls.
+        in_flight: Calls that are not known to be done.
+        streams: The streams that are open.
+        weights: What gives components their weights.
+        loads: The calls in flight on data ranks that calls are given to one by one.
+        released: Group and id of the components that this process has released.
+        closed: `shutdown` is over, or the session belongs to the parent of this forked process.
+        parent: Process id of that parent; 0 if the session belongs to this process.
+    """
+
+    mode: str
+    backend: Backend
+    groups: dict[str, DeviceGroup] = field(default_factory=dict)
+    defaults: SessionDefaults = _DEFAULTS
+    arguments: dict[str, Any] = field(default_factory=dict, repr=False)  # a token may be among them
+    stats: Stats = field(default_factory=Stats)
+    in_flight: PendingCalls = field(init=False)
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    weights: WeightSources = field(default_factory=WeightSources)
+    loads: Loads = field(default_factory=Loads)
+    released: set[tuple[str, str]] = field(default_factory=set)
+    closed: bool = False
+    parent: int = 0
+
+    def __post_init__(self) -> None:
+        self.forget_calls()
+
+    def forget_calls(self) -> None:
+        """Have no calls in flight: in a forked process another thread may have held their lock."""
+        self.in_flight = PendingCalls(self.defaults.max_in_flight)
+
+    def has_released(self, component: Component) -> bool:
+        """Whether this process released a component; its workers know if another process did."""
+        return (component.group, component.instance) in self.released
+
+    def refusal(self, what: str) -> str:
+        """The error text for a result that cannot be fetched because the session is closed; says what to use.
+
+        Args:
+            what: Name of the result.
+        """
+        if self.parent:
+            return f"{what} cannot be fetched here: {forked_from(self.parent)}"
+        return f"twinkle was shut down before {what} was fetched"
 
 
 class _Attached(NamedTuple):
@@ -28,7 +91,6 @@ class _Attached(NamedTuple):
     defaults: SessionDefaults
 
 
-_DEFAULTS = SessionDefaults()
 _runtime: Runtime | None = None
 _attached: _Attached | None = None
 _making = threading.Lock()
@@ -82,8 +144,7 @@ def stats() -> CallRecords:
     They are moved bytes and seconds, by the workers' wall clocks. Calls that worker processes make are in the `stats()`
     of these.
     """
-    runtime = running()
-    return runtime.stats.records()
+    return running().stats.records()
 
 
 def install(runtime: Runtime) -> None:
@@ -129,21 +190,11 @@ def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -
 def _make() -> None:
     """Make the runtime of a worker; once, whichever of its threads asks."""
     global _runtime, _attached
-    from twinkle_remote.sessions.runtime import Runtime  # takes longer than the rest of a small worker's start
-
     with _making:
-        if _attached is None:
-            return
-        mode, backend, defaults = _attached
-        _runtime = Runtime(
-            mode,
-            backend,
-            lazy_collect=defaults.lazy_collect,
-            max_in_flight=defaults.max_in_flight,
-            arguments={"mode": mode},
-            saving=defaults.saving,
-        )
-        _attached = None
+        if _attached is not None:
+            mode, backend, defaults = _attached
+            _runtime = Runtime(mode, backend, defaults=defaults, arguments={"mode": mode})
+            _attached = None
 
 
 def saving_here() -> SavedFailures | None:
@@ -151,7 +202,7 @@ def saving_here() -> SavedFailures | None:
     attached, runtime = _attached, _runtime
     if attached is not None:
         return attached.defaults.saving
-    return None if runtime is None else runtime.saving
+    return None if runtime is None else runtime.defaults.saving
 
 
 def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
@@ -166,9 +217,8 @@ def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
         DispatchError: An argument cannot be sent.
         BackendError: There is no such tool.
     """
-    runtime = active()
-    backend: object = None if runtime is None else runtime.backend
-    return backend.tool(name, args, kwargs) if isinstance(backend, ToolBackend) else None
+    backend = backend_here()
+    return None if backend is None else backend.tool(name, args, kwargs)
 
 
 def leave_to_parent() -> None:

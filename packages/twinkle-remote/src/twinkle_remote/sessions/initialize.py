@@ -8,26 +8,22 @@ import os
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote.context import caller
+from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
-from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
-from twinkle_remote.protocol.session_tools import ToolBackend
 from twinkle_remote.serving import not_installed
-from twinkle_remote.sessions.current import active, install, remove
+from twinkle_remote.sessions.current import Runtime, active, install, remove
 from twinkle_remote.sessions.pending_calls import cancel_calls, end_calls
-from twinkle_remote.sessions.runtime import Runtime
 from twinkle_remote.sessions.seeding import begin_session, check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from twinkle_remote.protocol.backend import Backend, BackendFactory
+    from twinkle_remote.protocol.backend import BackendFactory
 
 
 _INTERRUPTED = 130  # the convention of shells: 128 + the number of SIGINT
@@ -145,13 +141,19 @@ def initialize(
     if before is not None:
         _refuse_difference(before.arguments, arguments)
         return
-    _check_limit(max_in_flight)
+    if type(max_in_flight) is not int or max_in_flight < 1:
+        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
     factory = _factory(mode)
     backend = factory(tuple(by_name.values()), seed=seed, **_options_of(mode, factory, backend_options))
-    shared = (lazy_collect, max_in_flight)
     begin_session(seed)
-    defaults = _configured(backend, SessionDefaults(*shared), save_failures, seed)
-    install(Runtime(mode, backend, by_name, *shared, arguments, saving=defaults.saving))
+    saving = None if save_failures is None or backend.in_process else _saving(save_failures, seed)
+    defaults = SessionDefaults(lazy_collect, max_in_flight, saving)
+    try:
+        backend.configure(defaults)
+    except BaseException:
+        backend.close()
+        raise
+    install(Runtime(mode, backend, by_name, defaults, arguments))
     atexit.register(_at_exit)
 
 
@@ -171,8 +173,8 @@ def shutdown(drain: float | None = None) -> None:
         TwinkleError: A call that no caller waited for failed: the error that the call itself raises. Or this process is
             a worker.
     """
-    if active() is not None and caller().rank is not None:
-        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {caller()}")
+    if active() is not None and current_worker().rank is not None:
+        raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
     _end(active(), drain, quietly=False)
 
 
@@ -236,25 +238,6 @@ def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:
     if changed:
         listing = "; ".join(f"{key}: {_shown(key, before)} before, {_shown(key, now)} now" for key in sorted(changed))
         raise AlreadyInitializedError(f"twinkle is initialized with other arguments ({listing}); call shutdown() first")
-
-
-def _check_limit(max_in_flight: object) -> None:
-    if type(max_in_flight) is not int or max_in_flight < 1:
-        raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
-
-
-def _configured(
-    backend: Backend, defaults: SessionDefaults, folder: str | os.PathLike[str] | None, seed: int
-) -> SessionDefaults:
-    """Give a backend the defaults, completed by a folder and a seed for calls that fail; it is closed on an error."""
-    try:
-        if folder is not None and not isinstance(backend, InProcessBackend | ToolBackend):
-            defaults = replace(defaults, saving=_saving(folder, seed))
-        backend.configure(defaults)
-    except BaseException:
-        backend.close()
-        raise
-    return defaults
 
 
 def _saving(folder: str | os.PathLike[str], seed: int) -> SavedFailures:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from twinkle_remote.context import caller
+from twinkle_remote.context import current_worker
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.protocol.modes import Load, data_peers
 
@@ -57,7 +57,7 @@ class Loads:
 
 def _new_loads(count: int) -> list[Load]:
     """Loads of data ranks without calls; each worker goes round in its own order."""
-    first = caller().rank or 0
+    first = current_worker().rank or 0
     return [Load(made=(index - first) % count / count) for index in range(count)]
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinkle_remote.context import caller, in_event_loop
+from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
 from twinkle_remote.failures.frames import named_elsewhere, users_part
 from twinkle_remote.failures.report import SIGNALS, no_end
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.call import Call
-    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.current import Runtime
 
 
 _log = logging.getLogger("twinkle.remote")
@@ -267,7 +267,7 @@ class PendingCalls:
         Raises:
             CallTimeoutError: There was no room within the timeout.
         """
-        here, group = caller(), call.component.group
+        here, group = current_worker(), call.component.group
         key = (here.group, here.rank, group)
         queue = self._queues.get(key)
         if queue is None:
@@ -307,7 +307,7 @@ class PendingCalls:
         Raises:
             TwinkleError: The error that the call itself raises, the cause first.
         """
-        if named_elsewhere() or caller().rank is not None:
+        if named_elsewhere() or current_worker().rank is not None:
             return
         for queue in tuple(self._queues.values()):
             for late in queue.late():

@@ -26,11 +26,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from twinkle_remote.context import context_here
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
 from twinkle_remote.failures.frames import calls_are_from
 from twinkle_remote.streams.recovery import DataRank
@@ -122,7 +122,7 @@ class AheadEngine:
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._plain: SimpleQueue[_CallAtWork | None] = SimpleQueue()
         self._thread, self._plain_thread = (
-            threading.Thread(target=context_here().run, args=(run,), name=name, daemon=True)
+            threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True)
             for run, name in ((self._run, "twinkle-stream"), (self._run_plain, "twinkle-stream-stage"))
         )
         recovery.wake = partial(self._inbox.put, None)

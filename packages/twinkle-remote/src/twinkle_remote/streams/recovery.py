@@ -15,13 +15,12 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_remote.protocol.backend import RestartingBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.current import Runtime
     from twinkle_remote.sessions.weights import WeightSource, WorkersOf
     from twinkle_remote.streams.source import PlacedRows
     from twinkle_remote.streams.stages import RemoteStage
@@ -106,7 +105,7 @@ class Recovery:
             _log.log(level, "a worker of %s is not back: %s", self._name(lost), str(error).partition("\n")[0])
             others = [tried for one, tried in self._tried.items() if one.pool == lost.pool]
             all_lost = len(others) == len(self._stages[lost.pool][0].peers)
-            if all_lost and min(others) >= (2 if self._restarting() is None else _TRIES):
+            if all_lost and min(others) >= (_TRIES if self.runtime.backend.can_restart else 2):
                 error.add_note(f"  all workers of {self._name(lost)} are lost, and the stream cannot continue")
                 raise error
         return back
@@ -132,10 +131,6 @@ class Recovery:
         group = self.runtime.backend.group(name)
         return {(name, rank): group.info(rank) for rank in workers.ranks}
 
-    def _restarting(self) -> RestartingBackend | None:
-        backend = self.runtime.backend
-        return backend if isinstance(backend, RestartingBackend) and backend.can_restart else None
-
     def _bring_back(self, lost: DataRank) -> None:
         """Try until it is back; in a thread of its own."""
         pause, is_back = _FIRST_SECONDS, False
@@ -151,10 +146,10 @@ class Recovery:
             self.wake()
 
     def _restart(self, lost: DataRank) -> None:
-        stage, restarting = self._stages[lost.pool][0], self._restarting()
+        stage, backend = self._stages[lost.pool][0], self.runtime.backend
         workers = stage.workers(lost.rank)
-        if restarting is not None and not self._answers(stage, lost.rank):
-            restarting.restart_ranks(workers.component.group, workers.ranks)
+        if backend.can_restart and not self._answers(stage, lost.rank):
+            backend.restart_ranks(workers.component.group, workers.ranks)
         infos = self._infos(workers)  # one that takes its place while weights come has those of its constructor
         stage.ask(lost.rank).wait(_ANSWER_SECONDS)
         for source, own in self._sources(lost):

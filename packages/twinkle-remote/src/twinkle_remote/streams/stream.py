@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, over
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, set_rows_info
 from twinkle_remote.failures.frames import driver_line
-from twinkle_remote.protocol.backend import InProcessBackend
 from twinkle_remote.protocol.call import component_of, same_component
 from twinkle_remote.sessions.current import active, raise_not_retrieved, running
 from twinkle_remote.streams.ahead import AheadEngine
@@ -313,7 +312,7 @@ class Stream(Generic[R_co]):
 def _runs_ahead(ahead: int) -> bool:
     """Whether the session has workers in other processes; without them `ahead` has no effect, which is said once."""
     runtime = active()
-    if runtime is not None and not isinstance(runtime.backend, InProcessBackend):
+    if runtime is not None and not runtime.backend.in_process:
         return True
     if "synchronous" not in _said:
         _said.add("synchronous")

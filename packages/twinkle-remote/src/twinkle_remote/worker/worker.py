@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import queue
 import time
+from asyncio import to_thread
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.context import WorkerContext, caller, working_as
+from twinkle_remote.context import WorkerContext, current_worker, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.report import EndedError
 from twinkle_remote.protocol.call import is_component_type
@@ -23,12 +24,12 @@ from twinkle_remote.rows.unknown import runs_once
 from twinkle_remote.running import CALLS, RUNNING, TaskCalls, any_lazy, turn_of
 from twinkle_remote.sessions.current import saving_here
 from twinkle_remote.sessions.seeding import constructor_seeded, seed_process
+from twinkle_remote.worker.event_loop import EventLoop, LoopTask
 from twinkle_remote.worker.inputs import TaskInputs
-from twinkle_remote.worker.loop_tasks import LoopTasks
 from twinkle_remote.worker.saved_calls import FailureSaver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, MutableMapping, Sequence
     from contextlib import AbstractContextManager
 
     from twinkle_mesh import DeviceMesh
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import Failure, WorkerInfo
     from twinkle_remote.protocol.messages import Task
     from twinkle_remote.tables.transfers import TaskTransfer
-    from twinkle_remote.worker.event_loop import LoopTask
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
@@ -71,7 +71,7 @@ class Worker:
         instances: MutableMapping[str, Any] | None = None,
     ) -> None:
         self.info = info
-        self.loop = LoopTasks(info.label())
+        self.loop = EventLoop(info.label())
         self._store = store
         self._live = live
         self._shared = live if shared is None else shared
@@ -145,19 +145,14 @@ class Worker:
             answer: Called once with the outcome, on any thread.
             grace: Seconds beyond the task's own: its caller cancels at the deadline, if it waits.
         """
-        from twinkle_remote.worker.event_loop import LoopTask  # loads asyncio: half of this package's import time
-
-        context = self._context_of(task)
-        outcome = self._opened_outcome(inputs)
+        context, outcome = self._context_of(task), self._opened_outcome(inputs)
         if outcome.failure is not None:
             answer(outcome)
             return
-        token = RUNNING.set(self)
+        token, calls = RUNNING.set(self), TaskCalls()
         try:
             called = self._arguments(task, given, outcome)
-            calls = TaskCalls()
-            work = self._work(task, calls, *called)
-            places = self.loop.places(task.instance, self._instance(task))
+            work = self._coroutine(task, calls, outcome, *called)
             with working_as(context):
                 seen = copy_context()
             seen.run(CALLS.set, calls)
@@ -168,32 +163,34 @@ class Worker:
         finally:
             RUNNING.reset(token)
 
-        def finish(value: Any) -> None:
-            self._finish(task, outcome, value)
-
         def capture_error(error: BaseException) -> Failure:
             return self._failed(error, task, context, called)
 
-        running = LoopTask(outcome, places, work, finish, capture_error, answer)
         limit = None if task.seconds is None else task.seconds + grace
-        self.loop.start(key, running, seen, limit)
+        self.loop.start(key, LoopTask(outcome, work, capture_error, answer), seen, limit)
 
-    def _work(
-        self, task: Task, calls: TaskCalls, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[LoopTask], Awaitable[Any]]:
-        """The user's part of a task of the event loop, and the calls that it makes."""
-        from twinkle_remote.call.lazy_values.awaiting import answer_of  # as in `start`
+    def _coroutine(
+        self, task: Task, calls: TaskCalls, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """A task of the event loop: the user's coroutine in its place, then the calls that it has made."""
+        from twinkle_remote.call.lazy_values.awaiting import answer_of  # few workers run coroutines
 
         instance = self._instance(task)
+        places = self.loop.places(task.instance, instance)
 
-        async def called(running: LoopTask) -> Any:
-            async with running.begun():
+        async def work() -> None:
+            async with places:
+                outcome.started = time.time()
                 value = await getattr(instance, task.target)(*args, **kwargs)
             while (call := calls.next_left()) is not None:
                 await answer_of((call,), call.wait)
-            return Itself.ITSELF if value is instance else value
+            value = Itself.ITSELF if value is instance else value
+            if type(value) in PLAIN:
+                self._finish(task, outcome, value)
+            else:  # it may take long
+                await to_thread(self._finish, task, outcome, value)
 
-        return called
+        return work
 
     def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: TaskTransfer | None) -> Outcome:
         """Run a task of the event loop to its end; an interrupt cancels it."""
@@ -266,19 +263,16 @@ class Worker:
         self, component: Component, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a method of a component on this worker directly, from a method of another component."""
-        with working_as(self._context(self._meshes.get(component.instance), alone=caller().alone)):
+        with working_as(self._context(self._meshes.get(component.instance), alone=current_worker().alone)):
             return function(self._instances[component.instance], *args, **kwargs)
 
     def _context(self, mesh: DeviceMesh | None, *, alone: bool = False) -> WorkerContext:
         return WorkerContext(self.info.group, self.info.rank, self.info.size, mesh, alone)
 
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
-        try:
-            self._take_result(task, outcome, _without_lazies(value) if any_lazy() else value)
-        except RecursionError:
-            raise CollectError(f"the result of {task.name}, a {type(value).__name__}, contains itself") from None
-
-    def _take_result(self, task: Task, outcome: Outcome, value: object) -> None:
+        """Keep the result, and describe it in the outcome."""
+        if any_lazy():
+            value = _without_lazies(value, task.name)
         if isinstance(value, _STREAMS) or runs_once(type(value)):
             raise CollectError(
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
@@ -380,10 +374,10 @@ def _runs_alone(cls: type, target: object = None) -> bool:
     return options is not None and options.execute == "first"
 
 
-def _without_lazies(value: Any) -> Any:
-    from twinkle_remote.call.lazy_values.lazy import (
-        Lazy,
-        replace_lazy,  # most workers have no lazy result
-    )
+def _without_lazies(value: Any, name: str) -> Any:
+    from twinkle_remote.call.lazy_values.lazy import Lazy, replace_lazy  # most workers have no lazy result
 
-    return replace_lazy(value, Lazy.result)
+    try:
+        return replace_lazy(value, Lazy.result)
+    except RecursionError:
+        raise CollectError(f"the result of {name}, a {type(value).__name__}, contains itself") from None

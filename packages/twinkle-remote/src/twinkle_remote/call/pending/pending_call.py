@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
-    from twinkle_remote.sessions.runtime import Runtime
+    from twinkle_remote.sessions.current import Runtime
     from twinkle_remote.sessions.telemetry.stats import CallRecord
     from twinkle_remote.tables.nodes import Piece
 
@@ -118,7 +118,7 @@ class PendingCall(Awaited):
         if ended:
             self._completed()
         elif failed:
-            self._runtime.call_failed(self)
+            self._runtime.in_flight.failed(self)
         if ended or failed:
             self.end_waits()
         self._tell(last=ended)
@@ -214,7 +214,7 @@ class PendingCall(Awaited):
         """Called when its lazy result is deleted; a failure that nobody has retrieved is kept and logged."""
         self.held = False
         if self.failures and self.done():
-            self._runtime.call_completed(self)
+            self._runtime.in_flight.completed(self)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker: their answers, the deadline, `timeout` or the end of the session frees it.
@@ -300,7 +300,7 @@ class PendingCall(Awaited):
             self.sources = ()
         elif self._withdrawn and not all(map(was_cancelled, self.failures)):
             self.seen = False  # another failure than the one that was asked for
-        self._runtime.call_completed(self)
+        self._runtime.in_flight.completed(self)
 
     def late(self) -> bool:
         """Whether the deadline passed before every worker had answered."""
@@ -383,7 +383,7 @@ class PendingCall(Awaited):
 
     def _mark_seen(self) -> None:
         self.seen = True
-        self._runtime.call_seen(self)
+        self._runtime.in_flight.seen(self)
 
 
 def _end(outcome: Outcome) -> tuple[float, int]:
