@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.subjects.faults import make_error
 
 from twinkle_remote import RemoteCallError, WorkerDiedError
-from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.report import raise_failures
+from twinkle_remote.failures.travel import capture
 from twinkle_remote.protocol import Failure, here
 
 INFO = here("actor", 1, 4)

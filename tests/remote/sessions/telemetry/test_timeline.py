@@ -15,7 +15,7 @@ from twinkle_remote.backends.support import publishing
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol import Failure, Outcome
 from twinkle_remote.sessions.telemetry.stats import CallRecord
-from twinkle_remote.sessions.telemetry.timeline import Trace, add_calls
+from twinkle_remote.sessions.telemetry.timeline import events_of, slice_of, tracks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,11 +57,9 @@ def names(slices: Sequence[Event]) -> list[str]:
 
 
 def test_slices_that_overlap_get_lanes_of_their_own() -> None:
-    trace = Trace()
-    trace.track("one", "first")
-    for name, start in (("a", 5.0), ("b", 5.5), ("c", 6.0), ("d", 5.75)):
-        trace.add("one", "second", name, "run", start, 1.0)
-    found = lanes(trace.events())
+    starts = (("a", 5.0), ("b", 5.5), ("c", 6.0), ("d", 5.75))
+    overlapping = [slice_of(name, "run", start, 1.0) for name, start in starts]
+    found = lanes(events_of({"one": {"first": [], "second": overlapping}}))
     assert {key: names(slices) for key, slices in found.items()} == {
         ("one", "first"): [],
         ("one", "second"): ["a", "c"],
@@ -73,15 +71,9 @@ def test_slices_that_overlap_get_lanes_of_their_own() -> None:
 def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
     made = CallRecord("Actor.update", "actor", 2, submitted=100.0, driver_seconds=0.5, driver_sent=10)
     failure = Failure("actor[1/2]", "here", "ValueError", "unlucky")
-    made.add(
-        [
-            Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25),
-            Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure),
-        ]
-    )
-    trace = Trace()
-    add_calls(trace, [made])
-    events = trace.events()
+    made.add(Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25))
+    made.add(Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure))
+    events = events_of(tracks_of([made]))
     json.dumps(events)
     found = lanes(events)
     (sent,) = found["driver", "calls"]

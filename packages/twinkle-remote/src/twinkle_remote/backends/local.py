@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -39,22 +38,6 @@ _HASH_SEED = (
     "PYTHONHASHSEED=0 in the environment"
 )
 _CLOSE_SECONDS = 1.0
-_numbers = count()
-
-
-class LocalReply(Reply):
-    """The answer of a rank.
-
-    Args:
-        rank: The rank.
-
-    Attributes:
-        key: Id of its task on the event loop.
-    """
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
-        self.key = f"{next(_numbers)}"
 
 
 class LocalGroup(WorkerGroup):
@@ -74,7 +57,7 @@ class LocalGroup(WorkerGroup):
 
     def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
-    ) -> Sequence[LocalReply]:
+    ) -> Sequence[Reply]:
         """Run this process's task; with other processes, trade its outcome for theirs, in every call.
 
         An async task is run to its end, unless an event loop or a server has called it, which goes on.
@@ -83,7 +66,7 @@ class LocalGroup(WorkerGroup):
             CallTimeoutError: A process has not answered within the call's deadline, or has not made the call in time.
             TwinkleError: It has made another one.
         """
-        began, replies = time.monotonic(), [LocalReply(rank) for rank in ranks]
+        began, replies = time.monotonic(), [Reply(rank) for rank in ranks]
         own = next((place for place, rank in enumerate(ranks) if rank == self._rank), None)
         if own is None or self._exchange is not None:
             outcome = None if own is None else self._run(tasks[of_rank[own]], inputs)
@@ -92,7 +75,7 @@ class LocalGroup(WorkerGroup):
         task, (reply,) = tasks[of_rank[own]], replies
         if task.on_loop and leaves_running():
             failed, reads = inputs.of_task(task)
-            self._worker.start(task, failed, reads, key=reply.key, answer=reply.answer)
+            self._worker.start(task, failed, reads, key=reply, answer=reply.answer)
         else:
             reply.answer(self._run(task, inputs))
         return replies
@@ -100,7 +83,7 @@ class LocalGroup(WorkerGroup):
     def _run(self, task: Task, inputs: InputReplies) -> Outcome:
         return self._worker.run(task, *inputs.of_task(task))
 
-    def _trade(self, task: Task, replies: Sequence[LocalReply], outcome: Outcome | None, began: float) -> None:
+    def _trade(self, task: Task, replies: Sequence[Reply], outcome: Outcome | None, began: float) -> None:
         assert self._exchange is not None
         parts = self._exchange.trade(task.name, outcome, task.seconds, began)
         for reply in replies:
@@ -118,14 +101,14 @@ class LocalGroup(WorkerGroup):
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the coroutines of this process wait."""
-        found = {reply.rank: self._worker.loop.stack(reply.key) for reply in replies if isinstance(reply, LocalReply)}
+        found = {reply.rank: self._worker.loop.stack(reply) for reply in replies}
         return {rank: stack for rank, stack in found.items() if stack is not None}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel the coroutines of this process."""
         for reply in replies:
-            if isinstance(reply, LocalReply) and not reply.done():
-                self._worker.loop.cancel(reply.key)
+            if not reply.done():
+                self._worker.loop.cancel(reply)
 
     def end(self, seconds: float) -> None:
         """Cancel the coroutines that run, and wait for their ends for at most so many seconds."""

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from twinkle_remote.component.handle import make_handle as make_handle
     from twinkle_remote.context import WorkerContext as WorkerContext
     from twinkle_remote.context import be_worker as be_worker
-    from twinkle_remote.failures.capture import capture as capture
     from twinkle_remote.failures.frames import call_line as call_line
     from twinkle_remote.failures.frames import driver_line as driver_line
     from twinkle_remote.failures.frames import user_stack as user_stack
     from twinkle_remote.failures.report import raise_failures as raise_failures
     from twinkle_remote.failures.travel import Parts as Parts
     from twinkle_remote.failures.travel import both_type as both_type
+    from twinkle_remote.failures.travel import capture as capture
     from twinkle_remote.failures.travel import error_to_bytes as error_to_bytes
     from twinkle_remote.failures.travel import parts_of as parts_of
     from twinkle_remote.failures.travel import raised_type as raised_type

@@ -9,14 +9,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, PlacementError
-from twinkle_remote.failures.capture import capture
 from twinkle_remote.failures.frames import user_stack
+from twinkle_remote.failures.travel import capture
 from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
 from twinkle_remote.protocol.failure import Failure, here
 from twinkle_remote.protocol.messages import Outcome
@@ -24,46 +23,14 @@ from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.inputs import InputReplies
     from twinkle_remote.protocol.messages import Task
 
-
-class ConcurrentThread:
-    """Runs functions one after the other; its thread begins with the first one.
-
-    Args:
-        name: Name of the thread.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._work: queue.SimpleQueue[Callable[[], None] | None] | None = None
-
-    def submit(self, function: Callable[[], None]) -> None:
-        """Run a function, which must not raise, after the earlier ones."""
-        with self._lock:
-            if self._work is None:
-                self._work = queue.SimpleQueue()
-                threading.Thread(target=_serve, args=(self._work,), name=self._name, daemon=True).start()
-            self._work.put(function)
-
-    def end(self) -> None:
-        """End the thread after the functions that it was given."""
-        if self._work is not None:
-            self._work.put(None)
-
-
-def _serve(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (function := work.get()) is not None:
-        function()
-
-
-_numbers = count()
+_log = logging.getLogger("twinkle.remote")
 
 
 class ThreadReply(Reply):
@@ -75,53 +42,59 @@ class ThreadReply(Reply):
 
     Attributes:
         name: Class.method.
-        key: Id of the task on the event loop; empty for any other.
+        on_loop: Whether the task runs on the event loop, by this reply as its key.
         claimed: Its task has begun, or it was withdrawn.
     """
 
     def __init__(self, rank: int, task: Task) -> None:
         super().__init__(rank)
-        self.name, self.key = task.name, f"{next(_numbers)}" if task.on_loop else ""
-        self.claimed = False
+        self.name, self.on_loop, self.claimed = task.name, task.on_loop, False
 
 
-_Item = tuple[ThreadReply, "Task", "InputReplies"]
+class _Item(NamedTuple):
+    """A task in the queue of a thread."""
+
+    reply: ThreadReply
+    task: Task
+    inputs: InputReplies
+
+
+_Queue = queue.SimpleQueue[_Item | None]
 
 
 class RankThread:
-    """One thread and its queue of tasks.
+    """The thread of one rank and its queue of tasks, and a thread for tasks that run beside these.
 
     Attributes:
-        queue: Its tasks, and None at the end.
+        queue: The rank's tasks, and None at the end.
+        concurrent: Those that run beside them, and None at the end.
     """
 
     def __init__(self, info: WorkerInfo, store: Memory) -> None:
         self.info = info
         self.worker = Worker(info, store, live=True)
-        self._on_loop: set[ThreadReply] = set()
-        self.queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._at: tuple[ThreadReply, InputReplies] | None = None
+        self.queue: _Queue = queue.SimpleQueue()
+        self.concurrent: _Queue = queue.SimpleQueue()
+        self._at: dict[ThreadReply, InputReplies] = {}  # of tasks that run, or wait for their inputs
         self._claiming = threading.Lock()
         self._closing = False
-        self._concurrent = ConcurrentThread(f"{info.label()} concurrent")
-        self.thread = threading.Thread(target=self._serve, name=info.label(), daemon=True)
-        self.thread.start()
+        self.thread = self._start(info.label(), self.queue)
+        self._start(f"{info.label()} concurrent", self.concurrent)
 
-    def submit_concurrent(self, item: _Item) -> None:
-        """Run a concurrent task, after the earlier ones."""
-        self._concurrent.submit(lambda: self._run(*item))
+    def _start(self, name: str, tasks: _Queue) -> threading.Thread:
+        thread = threading.Thread(target=self._serve, args=(tasks,), name=name, daemon=True)
+        thread.start()
+        return thread
 
-    def withdraw(self, reply: ThreadReply) -> bool:
-        """Answer a task that has not begun, which then does not run; False if it has begun."""
-        if not self._claim(reply):
-            return False
-        failure = capture(CallCancelledError(BEFORE_IT_BEGAN), self.info.label(), self.info, reply.name, live=True)
-        outcome = Outcome(self.info.rank, failure=failure, started=time.time())
-        reply.answer(outcome)
-        at = self._at
-        if at is not None and at[0] is reply:
-            at[1].give_up(outcome)  # it waits for its inputs
-        return True
+    def withdraw(self, reply: ThreadReply) -> None:
+        """Cancel a task of the event loop; answer another one that has not begun, which then does not run."""
+        if self._claim(reply):
+            inputs, outcome = self._at.get(reply), self._failed(CallCancelledError(BEFORE_IT_BEGAN), reply.name)
+            reply.answer(outcome)
+            if inputs is not None:
+                inputs.give_up(outcome)
+        elif reply.on_loop:
+            self.worker.loop.cancel(reply)
 
     def _claim(self, reply: ThreadReply) -> bool:
         with self._claiming:
@@ -132,13 +105,12 @@ class RankThread:
         """Let the running task end, and answer the queued tasks without running them."""
         self._closing = True
         self.queue.put(None)
-        self._concurrent.end()
+        self.concurrent.put(None)
         self.worker.loop.close()
 
     def give_up(self) -> None:
         """Answer the running tasks instead of the thread."""
-        at = self._at
-        for reply in (*(() if at is None else (at[0],)), *tuple(self._on_loop)):
+        for reply in tuple(self._at):
             reply.answer(self._lost())
 
     def join(self, until: float) -> bool:
@@ -146,46 +118,43 @@ class RankThread:
         self.thread.join(max(0.0, until - time.monotonic()))
         return self.worker.loop.join(max(0.0, until - time.monotonic())) and not self.thread.is_alive()
 
-    def _serve(self) -> None:
+    def _serve(self, tasks: _Queue) -> None:
         with working_as(WorkerContext(self.info.group, self.info.rank, self.info.size)):
-            while (item := self.queue.get()) is not None:
-                self._at = item[0], item[2]
-                self._run(*item)
-                self._at = None
+            while (item := tasks.get()) is not None:
+                self._run(item)
                 del item
-        while not self.queue.empty():  # submitted by another rank while this one was ending
-            late = self.queue.get()
-            if late is not None:
-                late[0].answer(self._lost())
+        while not tasks.empty():  # submitted by another rank while this one was ending
+            if (late := tasks.get()) is not None:
+                late.reply.answer(self._lost())
 
-    def _run(self, reply: ThreadReply, task: Task, inputs: InputReplies) -> None:
+    def _run(self, item: _Item) -> None:
         """Wait for the inputs of a task, and run it, or start it on the event loop, which answers it."""
+        reply, task, inputs = item
         if self._closing:
             reply.answer(self._lost())
             return
+        self._at[reply] = inputs
+        reply.add_done_callback(lambda _: self._at.pop(reply, None))
+        if reply.claimed:  # it was withdrawn in the queue
+            return
         try:
             failed, reads = inputs.of_task(task)
-            if not self._claim(reply):  # it was withdrawn
+            if not self._claim(reply):  # it was withdrawn meanwhile
                 return
             if task.on_loop:
-                self._on_loop.add(reply)
-                self.worker.start(task, failed, reads, key=reply.key, answer=lambda one: self._answer(reply, one))
+                self.worker.start(task, failed, reads, key=reply, answer=reply.answer)
             else:
                 reply.answer(self.worker.run(task, failed, reads))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
-            failure = capture(error, self.info.label(), self.info, task.name, live=True)
-            reply.answer(Outcome(self.info.rank, failure=failure))
+            reply.answer(self._failed(error, task.name))
 
-    def _answer(self, reply: ThreadReply, outcome: Outcome) -> None:
-        self._on_loop.discard(reply)
-        reply.answer(outcome)
+    def _failed(self, error: BaseException, name: str) -> Outcome:
+        failure = capture(error, self.info.label(), self.info, name, live=True)
+        return Outcome(self.info.rank, failure=failure, started=time.time())
 
     def _lost(self) -> Outcome:
         label, node = self.info.label(), f"{self.info.node} pid {self.info.pid}"
         return Outcome(self.info.rank, failure=Failure(label, node, "Shutdown", "twinkle was shut down", died=True))
-
-
-_log = logging.getLogger("twinkle.remote")
 
 
 class ThreadGroup(WorkerGroup):
@@ -209,42 +178,34 @@ class ThreadGroup(WorkerGroup):
         """Queue the tasks of one call: those of all ranks in one step of the interpreter, so that Ctrl-C parts none."""
         chosen = [tasks[index] for index in of_rank]
         replies = [ThreadReply(rank, task) for rank, task in zip(ranks, chosen, strict=True)]
-        items = [(reply, task, inputs) for reply, task in zip(replies, chosen, strict=True)]
-        if chosen[0].concurrent:
-            for rank, item in zip(ranks, items, strict=True):
-                self._ranks[rank].submit_concurrent(item)
-            return replies
-        queues = [self._ranks[rank].queue for rank in ranks]
+        items = [_Item(reply, task, inputs) for reply, task in zip(replies, chosen, strict=True)]
+        threads = [self._ranks[rank] for rank in ranks]
+        queues = [thread.concurrent if chosen[0].concurrent else thread.queue for thread in threads]
         deque(map(queue.SimpleQueue.put, queues, items), 0)
         return replies
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Stack traces of the threads of the given ranks."""
         frames = sys._current_frames()
-        out = {}
-        for rank in ranks:
-            frame = frames.get(self._ranks[rank].thread.ident or 0)
-            if frame is not None:
-                out[rank] = user_stack(frame)
-        return out
+        found = {rank: frames.get(self._ranks[rank].thread.ident or 0) for rank in ranks}
+        return {rank: user_stack(frame) for rank, frame in found.items() if frame is not None}
 
     def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the threads are, or the coroutines that the replies wait for."""
-        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply.key) for reply in _own(replies)}
+        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply) for reply in replies}
         known = {rank: stack for rank, stack in found.items() if stack is not None}
         return {**self.stacks([rank for rank in found if rank not in known]), **known}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops."""
         for reply in _own(replies):
-            if reply.key:
-                self._ranks[reply.rank].worker.loop.cancel(reply.key)
+            if reply.on_loop:
+                self._ranks[reply.rank].worker.loop.cancel(reply)
 
     def withdraw(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that have not begun."""
         for reply in _own(replies):
-            if not self._ranks[reply.rank].withdraw(reply) and reply.key:
-                self._ranks[reply.rank].worker.loop.cancel(reply.key)
+            self._ranks[reply.rank].withdraw(reply)
 
     def end(self) -> None:
         """Start to end the threads; does not wait for them."""

@@ -198,50 +198,30 @@ class FunctionSpec:
         return self.form == "coroutine"
 
 
+_WHOLE: Mapping[str, Any] = {
+    "dispatch": "all",
+    "execute": "all",
+    "split": None,
+    "replicate": (),
+    "balance": False,
+    "sticky": None,
+}
+"""The options of a function whose arguments go whole to each called rank."""
+
+
 def by_rank_options(spec: FunctionSpec) -> FunctionSpec:
     """The options of a call whose ranks' results are read one by one: the arguments go whole to each called rank.
 
     A collective function is called on all ranks, and divides its arguments as it asks.
     """
-    if spec.collective:
-        return replace(spec, collect="none", sync=False, balance=False)
-    return replace(
-        spec,
-        dispatch="all",
-        execute="all",
-        collect="none",
-        sync=False,
-        split=None,
-        replicate=_undivided(spec),
-        balance=False,
-        sticky=None,
-    )
-
-
-def _undivided(spec: FunctionSpec) -> tuple[str, ...]:
-    """The arguments that a function never divides: those that `replicate=` names, or all but those of `split=`."""
-    whole = {name for name in spec.replicate if "." not in name}
-    if spec.split is not None:
-        whole.update(*spec.many)
-        whole.difference_update(name.partition(".")[0] for name in spec.split)
-    return tuple(sorted(whole))
+    whole = {"balance": False} if spec.collective else _WHOLE
+    return replace(spec, **whole, collect="none", sync=False)
 
 
 @lru_cache(maxsize=1024)
 def collected_elsewhere(spec: FunctionSpec) -> FunctionSpec:
     """The options of a call whose arguments are divided, and whose value is made in time, by another session."""
-    return replace(
-        spec,
-        dispatch="all",
-        collect="first",
-        execute="all",
-        split=None,
-        replicate=(),
-        balance=False,
-        sticky=None,
-        collective=False,
-        timeout=None,
-    )
+    return replace(spec, **_WHOLE, collect="first", collective=False, timeout=None)
 
 
 def form_of(function: object) -> Form:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.context import WorkerContext, current_worker, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.report import EndedError
+from twinkle_remote.failures.travel import capture
 from twinkle_remote.protocol.call import is_component_type
 from twinkle_remote.protocol.messages import Itself, Outcome
 from twinkle_remote.protocol.spec import execute_of, options_under
@@ -293,8 +294,6 @@ class Worker:
         outcome.payload, outcome.produced = self._store.keep(value, eager=task.eager)
 
     def _capture(self, error: BaseException, task: Task, context: WorkerContext) -> Failure:
-        from twinkle_remote.failures.capture import capture  # most workers have no failure
-
         return capture(error, self.info.label(context.coordinate), self.info, task.name, live=self._live)
 
     def _failed(self, error: BaseException, task: Task, context: WorkerContext, called: _Arguments | None) -> Failure:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from twinkle_remote.call.collect import read_outcome, warn_whole
 from twinkle_remote.call.pending.causes import as_raised, cause_of, first_cause, wait_for_a_source
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.failures.capture import was_cancelled
 from twinkle_remote.failures.report import raise_failures, seconds_for_cause
+from twinkle_remote.failures.travel import was_cancelled
 from twinkle_remote.running import own_turn, refuse_own_rank
 from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
 
@@ -105,7 +105,7 @@ class PendingCall(Awaited):
     def _arrived(self, rank: int, reply: Future[Outcome]) -> None:
         failed = (outcome := reply.result()).failure is not None
         with self._lock:
-            self.record.add([outcome])
+            self.record.add(outcome)
             if failed:
                 known = [one for one in (*self._outcomes.values(), outcome) if one.failure is not None]
                 ends = sorted(known, key=_end)

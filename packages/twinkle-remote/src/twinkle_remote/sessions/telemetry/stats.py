@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +13,26 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.messages import Outcome
 
 T = TypeVar("T")
-_BY_RANK = 5  # metrics of each rank's answer
+
+
+class RankMetrics(NamedTuple):
+    """The part of one rank in a call, by its worker's wall clock.
+
+    Attributes:
+        fetched: Bytes of arguments that it fetched from elsewhere.
+        produced: Bytes of its result.
+        started: When its method began, in seconds.
+        seconds: The duration of its method.
+        fetch_seconds: The time for which it fetched its arguments, before the method.
+        failed: Whether it failed.
+    """
+
+    fetched: int
+    produced: int
+    started: float
+    seconds: float
+    fetch_seconds: float
+    failed: bool
 
 
 @dataclass(slots=True)
@@ -31,10 +48,7 @@ class CallRecord:
         driver_seconds: Time that the driver spent dividing and sending.
         driver_sent: Bytes that the driver stored or sent for it: the arguments and the description of the call.
         driver_fetched: Bytes of results that the driver fetched.
-        bytes_fetched: Bytes of arguments that all ranks fetched from elsewhere.
-        bytes_produced: Bytes of all ranks' results.
-        run_seconds: The duration of the longest rank's method.
-        failed: Ranks that failed.
+        ranks: The part of each rank that has answered, in the order of the answers.
     """
 
     method: str
@@ -45,30 +59,18 @@ class CallRecord:
     driver_seconds: float = 0.0
     driver_sent: int = 0
     driver_fetched: int = 0
-    bytes_fetched: int = 0
-    bytes_produced: int = 0
-    run_seconds: float = 0.0
-    failed: Sequence[int] = ()
-    _last_begin: float = 0.0
-    _first_end: float = inf
-    _last_end: float = 0.0
-    _ranks: array[int] = field(default_factory=lambda: array("i"), repr=False)
-    _metrics: array[float] = field(default_factory=lambda: array("d"), repr=False)
+    ranks: dict[int, RankMetrics] = field(default_factory=dict)
 
-    def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the metrics of answers that arrived together; at least one."""
-        ends = [outcome.started + outcome.seconds for outcome in outcomes]
-        begins = [outcome.started - outcome.fetch_seconds for outcome in outcomes]
-        self.bytes_fetched += sum([outcome.fetched for outcome in outcomes])
-        self.bytes_produced += sum([outcome.produced for outcome in outcomes])
-        self.run_seconds = max(self.run_seconds, *[outcome.seconds for outcome in outcomes])
-        self._last_begin = max(self._last_begin, *begins)
-        self._first_end = min(self._first_end, *ends)
-        self._last_end = max(self._last_end, *ends)
-        self.failed = (*self.failed, *[outcome.rank for outcome in outcomes if outcome.failure is not None])
-        for one in outcomes:
-            self._metrics.extend((one.fetched, one.produced, one.started, one.seconds, one.fetch_seconds))
-        self._ranks.extend([one.rank for one in outcomes])
+    def add(self, outcome: Outcome) -> None:
+        """Add the metrics of an answer."""
+        self.ranks[outcome.rank] = RankMetrics(
+            outcome.fetched,
+            outcome.produced,
+            outcome.started,
+            outcome.seconds,
+            outcome.fetch_seconds,
+            outcome.failure is not None,
+        )
 
     def add_driver_fetched(self, value: T, size: int) -> T:
         """Count the bytes that came to the driver for a value, which is returned."""
@@ -76,47 +78,41 @@ class CallRecord:
         return value
 
     @property
-    def answered(self) -> int:
-        """Number of workers that have answered."""
-        return len(self._ranks)
+    def failed(self) -> Sequence[int]:
+        """Ranks that failed, in the order of their answers."""
+        return [rank for rank, part in list(self.ranks.items()) if part.failed]
 
     @property
     def worker_fetched(self) -> Mapping[int, int]:
         """Bytes of arguments that each rank fetched from elsewhere."""
-        return {rank: int(value) for rank, value in self._by_rank(0).items()}
+        return {rank: part.fetched for rank, part in list(self.ranks.items())}
 
     @property
     def produced(self) -> Mapping[int, int]:
         """Bytes of each rank's result."""
-        return {rank: int(value) for rank, value in self._by_rank(1).items()}
+        return {rank: part.produced for rank, part in list(self.ranks.items())}
 
     @property
-    def started(self) -> Mapping[int, float]:
-        """When each rank's method began, by the worker's wall clock."""
-        return self._by_rank(2)
+    def bytes_fetched(self) -> int:
+        """Bytes of arguments that all ranks fetched from elsewhere."""
+        return sum(self.worker_fetched.values())
 
     @property
-    def seconds(self) -> Mapping[int, float]:
-        """The duration of each rank's method."""
-        return self._by_rank(3)
-
-    @property
-    def fetch_seconds(self) -> Mapping[int, float]:
-        """The time for which each rank fetched its arguments."""
-        return self._by_rank(4)
-
-    def _by_rank(self, index: int) -> dict[int, float]:
-        return dict(zip(self._ranks, self._metrics[index::_BY_RANK], strict=True))
+    def run_seconds(self) -> float:
+        """The duration of the longest rank's method."""
+        return max([part.seconds for part in list(self.ranks.values())], default=0.0)
 
     @property
     def queue_seconds(self) -> float:
         """Longest time between the call and the begin of a rank's method, fetching left out."""
-        return max(0.0, self._last_begin - self.submitted) if self.answered else 0.0
+        begins = [part.started - part.fetch_seconds for part in list(self.ranks.values())]
+        return max(0.0, max(begins, default=0.0) - self.submitted)
 
     @property
     def skew_seconds(self) -> float:
         """Time between the first rank's end and the last one's."""
-        return self._last_end - self._first_end if self.answered else 0.0
+        ends = [part.started + part.seconds for part in list(self.ranks.values())]
+        return max(ends, default=0.0) - min(ends, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +188,10 @@ class Stats:
 
     Args:
         limit: How many calls and syncs are kept.
-        ranks: How many ranks the calls that are kept may have in all: each takes 44 bytes.
+        ranks: How many ranks the calls that are kept may have in all: each takes about 250 bytes.
     """
 
-    def __init__(self, limit: int = 10_000, ranks: int = 100_000) -> None:
+    def __init__(self, limit: int = 10_000, ranks: int = 50_000) -> None:
         self._limit, self._ranks = limit, ranks
         self._records: deque[CallRecord] = deque()
         self._syncs: deque[SyncRecord] = deque(maxlen=limit)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from twinkle_remote.sessions.current import running, stats
+from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_remote.sessions.telemetry.stats import CallRecord, SyncRecord
 
 _MICRO = 1e6
+_DRIVER = "driver"
 
 
-@dataclass(slots=True)
-class _Slice:
+class Slice(NamedTuple):
     """A slice of a track; whole microseconds, so that no rounding makes neighbours overlap."""
 
     name: str
@@ -28,91 +27,8 @@ class _Slice:
     arguments: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class _Track:
-    """A track, which takes as many lanes as its slices overlap."""
-
-    name: str
-    slices: list[_Slice] = field(default_factory=list)
-
-    def lanes(self) -> list[list[_Slice]]:
-        lanes: list[list[_Slice]] = []
-        for one in sorted(self.slices, key=lambda one: (one.begin, one.end)):
-            free = next((lane for lane in lanes if lane[-1].end <= one.begin), None)
-            if free is None:
-                lanes.append(free := [])
-            free.append(one)
-        return lanes or [[]]
-
-
-class Trace:
-    """Collects slices; no two slices of one lane overlap."""
-
-    def __init__(self) -> None:
-        self._processes: dict[str, dict[str, _Track]] = {}
-
-    def track(self, process: str, name: str) -> None:
-        """Have a track, in this order among the tracks of its process."""
-        self._processes.setdefault(process, {}).setdefault(name, _Track(name))
-
-    def add(
-        self,
-        process: str,
-        track: str,
-        name: str,
-        kind: str,
-        start: float,
-        seconds: float,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add a slice.
-
-        Args:
-            process: Name of the tracks that are shown together.
-            track: Name of the track.
-            name: Name of the slice.
-            kind: Its category.
-            start: Its begin, in seconds of the wall clock.
-            seconds: How long it is, at or above 0.
-            arguments: What else it says.
-        """
-        self.track(process, track)
-        begin = round(start * _MICRO)
-        end = max(begin + 1, round((start + seconds) * _MICRO))
-        self._processes[process][track].slices.append(_Slice(name, kind, begin, end, arguments or {}))
-
-    def events(self) -> Sequence[dict[str, Any]]:
-        """The trace events: names of processes and lanes, and slices."""
-        events: list[dict[str, Any]] = []
-        for pid, (process, tracks) in enumerate(self._processes.items()):
-            events.append(_name("process_name", pid, 0, process))
-            tid = 0
-            for track in tracks.values():
-                for number, lane in enumerate(track.lanes()):
-                    label = track.name if number == 0 else f"{track.name} ({number + 1})"
-                    events.append(_name("thread_name", pid, tid, label))
-                    events += [_event(one, pid, tid) for one in lane]
-                    tid += 1
-        return events
-
-    def write(self, path: str | Path) -> Path:
-        """Write all of it to a `.json` file, which is replaced; https://ui.perfetto.dev opens it."""
-        target = Path(path)
-        target.write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ms"}))
-        return target
-
-
-def _event(one: _Slice, pid: int, tid: int) -> dict[str, Any]:
-    place = {"pid": pid, "tid": tid, "ts": one.begin, "dur": one.end - one.begin}
-    return {"name": one.name, "cat": one.kind, "ph": "X", **place, "args": dict(one.arguments)}
-
-
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-_DRIVER = "driver"
+Tracks: TypeAlias = dict[str, dict[str, list[Slice]]]
+"""The slices of each track, by the name of its process and its own."""
 
 
 def write_timeline(path: str | Path) -> Path:
@@ -127,51 +43,72 @@ def write_timeline(path: str | Path) -> Path:
     Raises:
         NotInitializedError: There is no session.
     """
-    runtime = running()
-    trace = Trace()
-    add_calls(trace, stats())
-    add_syncs(trace, runtime.stats.syncs())
-    return trace.write(path)
+    stats, target = running().stats, Path(path)
+    events = events_of(tracks_of(stats.records(), stats.syncs()))
+    target.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    return target
 
 
-def add_calls(trace: Trace, records: Sequence[CallRecord]) -> None:
-    """For each call what the driver spent on it, and for each rank its fetching and its run.
+def slice_of(name: str, kind: str, start: float, seconds: float, **arguments: Any) -> Slice:
+    """A slice of a kind, from its begin in seconds of the wall clock, with what else it says."""
+    begin = round(start * _MICRO)
+    return Slice(name, kind, begin, max(begin + 1, round((start + seconds) * _MICRO)), arguments)
 
-    Args:
-        trace: Where they are added.
-        records: Metrics of calls.
-    """
-    trace.track(_DRIVER, "calls")
-    ranks = sorted({(_component(record), record.group, rank) for record in records for rank in record.started})
-    for component, group, rank in ranks:
-        trace.track(component, f"{group}[{rank}]")
+
+def tracks_of(records: Iterable[CallRecord], syncs: Iterable[SyncRecord] = ()) -> Tracks:
+    """The tracks: what the driver spent on each call, its weight syncs, and for each rank its fetching and its runs."""
+    records = list(records)
+    ranks = {(_component(record), record.group, rank) for record in records for rank in list(record.ranks)}
+    tracks: Tracks = {_DRIVER: {"calls": []}}
+    for component, group, rank in sorted(ranks):
+        tracks.setdefault(component, {})[f"{group}[{rank}]"] = []
     for record in records:
-        component = _component(record)
         name = f"{record.method} {record.label}" if record.label else record.method
         moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
-        trace.add(_DRIVER, "calls", name, "send", record.submitted, record.driver_seconds, arguments=moved)
-        fetch_seconds, fetched_bytes = record.fetch_seconds, record.worker_fetched
-        seconds, produced = record.seconds, record.produced
-        for rank, started in sorted(record.started.items()):
-            track, fetching = f"{record.group}[{rank}]", fetch_seconds[rank]
-            if fetching > 0:
-                fetched = {"bytes": fetched_bytes[rank]}
-                trace.add(component, track, "fetch", "fetch", started - fetching, fetching, arguments=fetched)
-            done = {"produced": produced[rank], "failed": rank in record.failed}
-            trace.add(component, track, name, "run", started, seconds[rank], arguments=done)
-
-
-def add_syncs(trace: Trace, syncs: Sequence[SyncRecord]) -> None:
-    """The weight syncs of a session.
-
-    Args:
-        trace: Where they are added.
-        syncs: When they were.
-    """
+        tracks[_DRIVER]["calls"].append(slice_of(name, "send", record.submitted, record.driver_seconds, **moved))
+        for rank, part in list(record.ranks.items()):
+            own = tracks[_component(record)].setdefault(f"{record.group}[{rank}]", [])
+            if part.fetch_seconds > 0:
+                began = part.started - part.fetch_seconds
+                own.append(slice_of("fetch", "fetch", began, part.fetch_seconds, bytes=part.fetched))
+            done = {"produced": part.produced, "failed": part.failed}
+            own.append(slice_of(name, "run", part.started, part.seconds, **done))
     for sync in syncs:
         name = f"weights of {sync.group}: {sync.component}"
-        trace.add(_DRIVER, "weight syncs", name, "sync", sync.began, sync.ended - sync.began)
+        made = tracks[_DRIVER].setdefault("weight syncs", [])
+        made.append(slice_of(name, "sync", sync.began, sync.ended - sync.began))
+    return tracks
 
 
 def _component(record: CallRecord) -> str:
     return f"{record.group}: {record.method.split('.')[0]}"
+
+
+def events_of(tracks: Tracks) -> Sequence[dict[str, Any]]:
+    """The trace events: names of processes and lanes, and slices; a track has as many lanes as its slices overlap."""
+    events: list[dict[str, Any]] = []
+    for pid, (process, own) in enumerate(tracks.items()):
+        events.append({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": process}})
+        named = [
+            (name if number == 0 else f"{name} ({number + 1})", lane)
+            for name, slices in own.items()
+            for number, lane in enumerate(_lanes(slices))
+        ]
+        for tid, (name, lane) in enumerate(named):
+            place = {"pid": pid, "tid": tid}
+            events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": name}})
+            for one in lane:
+                timed = {"ts": one.begin, "dur": one.end - one.begin, "args": dict(one.arguments)}
+                events.append({"name": one.name, "cat": one.kind, "ph": "X", **place, **timed})
+    return events
+
+
+def _lanes(slices: Iterable[Slice]) -> Sequence[Sequence[Slice]]:
+    """The lanes of one track; no two slices of a lane overlap."""
+    lanes: list[list[Slice]] = [[]]
+    for one in sorted(slices, key=lambda one: (one.begin, one.end)):
+        free = next((lane for lane in lanes if not lane or lane[-1].end <= one.begin), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(one)
+    return lanes
