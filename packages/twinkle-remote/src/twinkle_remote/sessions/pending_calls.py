@@ -18,7 +18,7 @@ from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
 from twinkle_remote.waiting import earliest, wait_for_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.call import Call
@@ -26,98 +26,13 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("twinkle.remote")
-_KEPT = 256
+_KEPT = 256  # failed calls without a lazy result
 _LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 5.0
 _SETTLE_SECONDS = 60.0
 _TOGETHER = 64  # calls that are waited for at once
 _WARN_AFTER_SECONDS = 5.0
 _WARN_EVERY_SECONDS = 60.0
 _CLEANUP_SECONDS = 10.0  # Ray runs workers at a lower priority: on a busy host they need seconds
-
-
-class UnseenFailures:
-    """Failed calls whose failure nobody has retrieved yet.
-
-    A call is known as long as its lazy result exists. Without one it is kept, and logged once unless it follows.
-    """
-
-    def __init__(self) -> None:
-        self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()
-        self._kept: dict[int, PendingCall] = {}
-        self._followers: dict[int, PendingCall] = {}
-        self._logged: weakref.WeakSet[PendingCall] = weakref.WeakSet()
-
-    def add(self, call: PendingCall) -> None:
-        """Add a failed call; called again when its lazy result is deleted."""
-        if call.held:
-            self._held[id(call)] = call
-            return
-        self._held.pop(id(call), None)
-        kept = self._followers if call.follows() else self._kept  # followers take no place of a failure
-        if len(kept) < _KEPT:
-            kept[id(call)] = call
-        if not (call.handed_on or call.follows()):
-            self._log(call)
-
-    def remove(self, call: PendingCall) -> None:
-        """Remove a call whose failure was retrieved."""
-        self._held.pop(id(call), None)
-        self._kept.pop(id(call), None)
-        self._followers.pop(id(call), None)
-
-    def raise_dropped(self) -> None:
-        """Raise the first failure that no caller can ask for any more, if there is one.
-
-        Raises:
-            TwinkleError: The error that the call itself raises.
-        """
-        known = (*tuple(self._kept.values()), *tuple(self._followers.values()))
-        dropped = [call for call in known if not (call.held or call.handed_on) and call.unseen()]
-        if dropped:
-            first = min(dropped, key=lambda call: call.failed_at())
-            _raise_noted(first, "  nobody had taken the result of this call: the program's next call raises it")
-
-    def raise_first(self, others: Iterable[PendingCall] = ()) -> None:
-        """Raise the first failure that nobody has retrieved; the others are logged. All count as retrieved then.
-
-        Args:
-            others: Pending calls; one may have failed on some ranks, or be past its deadline.
-
-        Raises:
-            TwinkleError: The error that the call itself raises.
-        """
-        unseen = self._all(others)
-        for call in unseen[1:]:
-            self._log(call)
-            call.seen = True
-        self._held.clear()
-        self._kept.clear()
-        self._followers.clear()
-        if unseen:
-            count = len(unseen) - 1
-            more = f"; {count} more like it {'is' if count == 1 else 'are'} logged" if count else ""
-            _raise_noted(unseen[0], f"  no caller had waited for this call when the session ended{more}")
-
-    def log_all(self, others: Iterable[PendingCall] = ()) -> None:
-        """Log every failure that nobody has retrieved; `others` as for `raise_first`."""
-        for call in self._all(others):
-            self._log(call)
-
-    def _all(self, others: Iterable[PendingCall]) -> Sequence[PendingCall]:
-        known = (*_alive(self._held), *tuple(self._kept.values()), *tuple(self._followers.values()))
-        calls = {id(call): call for call in (*known, *others)}
-        return sorted((call for call in calls.values() if call.unseen()), key=lambda call: call.failed_at())
-
-    def _log(self, call: PendingCall) -> None:
-        if call not in self._logged:
-            self._logged.add(call)
-            _log.error("a call failed, and no caller waited for it: %s", _text(call))
-
-
-def _alive(calls: weakref.WeakValueDictionary[int, PendingCall]) -> Sequence[PendingCall]:
-    """The calls that are still there; other threads may add some meanwhile."""
-    return [call for reference in calls.valuerefs() if (call := reference()) is not None]
 
 
 def _text(call: PendingCall) -> str:
@@ -193,20 +108,21 @@ class CallQueue:
         """
         if len(self._calls) < self._limit:
             return
-        began = time.monotonic()
-        warned = False
+        full = f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
+        blocks = "; the event loop is blocked meanwhile: await results before more calls are made"
+        until = None if timeout is None else time.monotonic() + timeout
+        slow: float | None = time.monotonic() + (0.0 if in_event_loop() else _WARN_AFTER_SECONDS)
         while len(self._calls) >= self._limit and not self._is_closed():
             waiting = [call for call in self.calls() if not (call.failed() or call.overdue())]
+            now = time.monotonic()
             if len(waiting) < self._limit:
                 return
-            waited = time.monotonic() - began
-            if timeout is not None and waited >= timeout:
-                raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {self._full()}")
-            if not warned and (waited > _PATIENCE_SECONDS or in_event_loop()):
-                warned = True
-                _log.warning("%s waits: %s%s", name, self._full(), _advice())
-            next_look = _PATIENCE_SECONDS if timeout is None else min(_PATIENCE_SECONDS, timeout - waited)
-            wait_for_one(waiting[:_TOGETHER], time.monotonic() + next_look)
+            if until is not None and now >= until:
+                raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {full}")
+            if slow is not None and now >= slow:
+                slow = None
+                _log.warning("%s waits: %s%s", name, full, blocks if in_event_loop() else "")
+            wait_for_one(waiting[:_TOGETHER], earliest((until, slow)))
 
     def settle(self, timeout: float | None) -> None:
         """Wait until calls of all ranks that failed on some are over on the others, before all ranks are called again.
@@ -224,21 +140,15 @@ class CallQueue:
                 return
             split[0].next_answer(until)
 
-    def _full(self) -> str:
-        return f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
-
-
-def _advice() -> str:
-    if not in_event_loop():
-        return ""
-    return "; the event loop is blocked meanwhile: await results before more calls are made"
-
 
 _Key = tuple[str | None, int | None, str]
 
 
 class PendingCalls:
-    """Calls that are not known to be done, by caller (a worker or the driver) and called group.
+    """The calls of a session that are not known to be done, and those whose failure nobody has retrieved.
+
+    A call is pending under its caller (a worker or the driver) and the called group. A failed one is known as long as
+    its lazy result exists; without one it is kept, and logged once unless its failure follows from another's.
 
     Args:
         limit: Number of calls that one caller may have in flight in one group, at or above 1.
@@ -251,7 +161,9 @@ class PendingCalls:
     def __init__(self, limit: int = MAX_IN_FLIGHT) -> None:
         self._limit = limit
         self._queues: dict[_Key, CallQueue] = {}
-        self._unseen = UnseenFailures()
+        self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()  # with a lazy result
+        self._kept: dict[int, PendingCall] = {}
+        self._logged: weakref.WeakSet[PendingCall] = weakref.WeakSet()
         self.closed = False
         self.started = 0
         self._lock = threading.Lock()
@@ -282,21 +194,32 @@ class PendingCalls:
         return queue
 
     def completed(self, call: PendingCall) -> None:
-        """Remove a call that is done; a failure that no caller has seen is kept."""
-        if not self.closed and call.unseen():
-            self._unseen.add(call)  # first: who looks meanwhile finds it here or there
+        """Remove a call that is done; also called when the lazy result of a failed one is deleted."""
+        self.failed(call)  # first: who looks meanwhile finds it here or there
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
                 break
 
+    def failed(self, call: PendingCall) -> None:
+        """Know of a call that has failed on a rank, unless its failure was retrieved."""
+        if self.closed or not call.unseen():
+            return
+        if call.held:
+            self._held[id(call)] = call
+            return
+        self._held.pop(id(call), None)
+        if len(self._kept) >= _KEPT:
+            for one in [one for one in tuple(self._kept.values()) if not one.unseen()]:  # their cause was retrieved
+                self._kept.pop(id(one), None)
+        if len(self._kept) < _KEPT:
+            self._kept[id(call)] = call
+        if not (call.handed_on or call.follows()):
+            self._log(call)
+
     def seen(self, call: PendingCall) -> None:
         """Called when the failure of a call was raised to a caller."""
-        self._unseen.remove(call)
-
-    def failed(self, call: PendingCall) -> None:
-        """Called when a rank of a call has failed, before the others have answered."""
-        if not self.closed and call.unseen():
-            self._unseen.add(call)
+        self._held.pop(id(call), None)
+        self._kept.pop(id(call), None)
 
     def raise_not_retrieved(self) -> None:
         """Raise, in the driver's own threads, the first failure whose result nobody has any more.
@@ -311,17 +234,44 @@ class PendingCalls:
             return
         for queue in tuple(self._queues.values()):
             for late in queue.late():
-                if late.unseen():
-                    self._unseen.add(late)
-        self._unseen.raise_dropped()
+                self.failed(late)
+        known = tuple(self._kept.values())
+        if dropped := [call for call in known if not (call.held or call.handed_on) and call.unseen()]:
+            first = min(dropped, key=lambda call: call.failed_at())
+            _raise_noted(first, "  nobody had taken the result of this call: the program's next call raises it")
 
     def raise_unseen(self) -> None:
-        """Raise the first failure that no caller has seen; the others are logged. All count as seen from then on."""
-        self._unseen.raise_first(self.calls())
+        """Raise the first failure that nobody has retrieved; the others are logged. All count as retrieved then.
+
+        Raises:
+            TwinkleError: The error that the call itself raises.
+        """
+        unseen = self.unseen()
+        for call in unseen[1:]:
+            self._log(call)
+            call.seen = True
+        self._held.clear()
+        self._kept.clear()
+        if unseen:
+            count = len(unseen) - 1
+            more = f"; {count} more like it {'is' if count == 1 else 'are'} logged" if count else ""
+            _raise_noted(unseen[0], f"  no caller had waited for this call when the session ended{more}")
 
     def log_unseen(self) -> None:
-        """Log every failure that no caller has seen."""
-        self._unseen.log_all(self.calls())
+        """Log every failure that nobody has retrieved."""
+        for call in self.unseen():
+            self._log(call)
+
+    def unseen(self) -> Sequence[PendingCall]:
+        """The calls whose failure, or passed deadline, nobody has retrieved, in the order of these."""
+        held = [call for known in self._held.valuerefs() if (call := known()) is not None]
+        known = {id(call): call for call in (*held, *tuple(self._kept.values()), *self.calls())}
+        return sorted((call for call in known.values() if call.unseen()), key=lambda call: call.failed_at())
+
+    def _log(self, call: PendingCall) -> None:
+        if call not in self._logged:
+            self._logged.add(call)
+            _log.error("a call failed, and no caller waited for it: %s", _text(call))
 
     def calls(self) -> Sequence[PendingCall]:
         """All calls."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from twinkle_remote.protocol.call import Component
+    from twinkle_remote.streams.stream import Stream
 
 
 class WorkersOf(NamedTuple):
@@ -65,46 +65,19 @@ class WeightSources:
         return tuple(self._sources.get((component.group, component.instance), ()))
 
 
-class OpenStream(Protocol):
-    """A stream, as its session knows it."""
-
-    @property
-    def version(self) -> int:
-        """The version of the weights now."""
-
-    @property
-    def max_lag(self) -> int | None:
-        """The most versions between a row's begin and its use; None without a bound."""
-
-    def runs_on(self, component: Component) -> bool:
-        """Whether a stage runs on a component."""
-
-    def works_ahead(self) -> bool:
-        """Whether stages work while the loop does."""
-
-    def held(self) -> AbstractContextManager[object]:
-        """A block in which the stream begins nothing."""
-
-    def weights_arrived(self, version: int | None) -> None:
-        """The stages have new weights, of this version or the next one."""
-
-    def close(self) -> None:
-        """End the stream's threads."""
-
-
 class OpenStreams:
     """The open streams of one session."""
 
     def __init__(self) -> None:
-        self._streams: weakref.WeakSet[OpenStream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._taken: weakref.WeakKeyDictionary[object, tuple[Component, int]] = weakref.WeakKeyDictionary()  # by sync
 
-    def add(self, stream: OpenStream) -> None:
+    def add(self, stream: Stream) -> None:
         """A stream begins to work."""
         self._streams.add(stream)
 
-    def remove(self, stream: OpenStream) -> None:
+    def remove(self, stream: Stream) -> None:
         """A stream is closed."""
         self._streams.discard(stream)
 
