@@ -25,7 +25,7 @@ START = {
         component.constructor component.method context errors failures failures.frames failures.report
         failures.travel
         protocol protocol.backend protocol.call protocol.failure protocol.messages
-        protocol.modes protocol.spec random_state running sessions sessions.current sessions.loads
+        protocol.modes protocol.spec running sessions sessions.current sessions.loads
         sessions.pending_calls sessions.telemetry sessions.telemetry.stats sessions.weights waiting
         rows rows.columns rows.concat rows.cut rows.libraries rows.records rows.reduce rows.row_types rows.unknown
         sessions.seeding worker worker.event_loop worker.inputs worker.saved_calls worker.worker

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from numpy.random import mtrand
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import current_worker, on, remote_class, remote_function, session
-from twinkle_remote.random_state import RandomState
-from twinkle_remote.sessions.seeding import check_seed
+from twinkle_remote.sessions.seeding import check_seed, read_generators, set_generators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +32,9 @@ Draws = list[tuple[float, float, float]]
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    before = RandomState().read()
+    before = read_generators()
     yield
-    before.install()
+    set_generators(before)
 
 
 @pytest.fixture
@@ -214,3 +214,17 @@ def test_an_integer_of_numpy_is_a_seed() -> None:
     assert type(check_seed(np.int64(7))) is int
     with session("local", seed=np.uint32(7)), session("local", seed=7):
         assert np.random.get_state()[1][0] == 7  # type: ignore[index]  # numpy types it as two layouts
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64, np.random.Philox, np.random.SFC64])
+def test_generators_that_are_set_again_draw_the_same_whatever_kind_numpys_is(kind: Any) -> None:
+    program = mtrand.get_bit_generator()
+    mtrand.set_bit_generator(kind(5))
+    try:
+        np.random.standard_normal()  # it saves every second deviate
+        before = read_generators()
+        first = np.random.standard_normal(), draw(3)
+        set_generators(before)
+        assert (np.random.standard_normal(), draw(3)) == first
+    finally:
+        mtrand.set_bit_generator(program)

@@ -25,10 +25,10 @@ from twinkle_remote.context import leaving_running
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import NAMES, FunctionSpec, options_of
+from twinkle_remote.running import ping
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
 from twinkle_remote.sessions.current import running
 from twinkle_remote.tables.lazy_table import known_rows
-from twinkle_remote.worker.ping import ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

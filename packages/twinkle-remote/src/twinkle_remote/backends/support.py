@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from twinkle_remote.failures.travel import remade as remade
     from twinkle_remote.protocol.call import component_of as component_of
     from twinkle_remote.running import between_awaits as between_awaits
+    from twinkle_remote.running import ping as ping
     from twinkle_remote.running import running_worker as running_worker
     from twinkle_remote.sessions.current import active as active
     from twinkle_remote.sessions.current import attach as attach
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.nodes import Take as Take
     from twinkle_remote.tables.nodes import leaves as leaves
     from twinkle_remote.tables.transfers import plan_transfers as plan_transfers
-    from twinkle_remote.worker.ping import ping as ping
     from twinkle_remote.worker.worker import Worker as Worker
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)

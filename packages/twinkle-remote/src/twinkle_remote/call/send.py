@@ -18,7 +18,7 @@ from twinkle_remote.failures.report import called_alone, lateness
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.messages import Share, Task, UncheckedError
 from twinkle_remote.protocol.spec import collected_elsewhere
-from twinkle_remote.running import CALLS
+from twinkle_remote.running import RUNNING
 from twinkle_remote.sessions.current import raise_not_retrieved, running
 from twinkle_remote.sessions.telemetry.stats import CallRecord
 from twinkle_remote.tables.lazy_arguments import LazyArguments
@@ -284,7 +284,7 @@ def start(call: Call, *, held: bool = False, prefetched: bool = False) -> Pendin
     if call.spec.collective:
         pending.on_failures = partial(free_stuck_peers, pending)
     record.driver_seconds = time.perf_counter() - began
-    if not prefetched and (task := CALLS.get()) is not None:
+    if not prefetched and (task := RUNNING.get()) is not None:
         task.add(pending)
     if load is not None:
         pending.when_over(partial(runtime.loads.end, load))

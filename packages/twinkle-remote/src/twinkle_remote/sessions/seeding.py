@@ -9,12 +9,10 @@ import threading
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
-
-from twinkle_remote.random_state import RandomState
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 SEEDS = 1 << 32  # what numpy.random.seed takes
@@ -79,9 +77,8 @@ def seed_process(seed: int) -> None:
         seed: From 0 to 2**32 - 1.
     """
     random.seed(seed)
-    for library, name, function in (("numpy", "numpy.random", "seed"), ("torch", "torch", "manual_seed")):
-        if sys.modules.get(library) is not None:
-            getattr(import_module(name), function)(seed)  # waits if another thread is importing it
+    for name, library in _loaded().items():
+        (library.random.seed if name == "numpy" else library.manual_seed)(seed)
 
 
 def next_component_seed() -> int | None:
@@ -91,6 +88,31 @@ def next_component_seed() -> int | None:
     """
     seed = _session.seed
     return None if seed is None else (seed + next(_components)) % SEEDS
+
+
+def read_generators() -> dict[str, Any]:
+    """The states of the global generators of Python, and of numpy and torch where they are loaded."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    for name, library in _loaded().items():
+        states[name] = library.random.get_state(legacy=False) if name == "numpy" else library.get_rng_state()
+        if name == "torch" and library.cuda.is_initialized():
+            states["cuda"] = library.cuda.get_rng_state_all()
+    return states
+
+
+def set_generators(states: Mapping[str, Any]) -> None:
+    """Set the global generators to what `read_generators` has returned."""
+    random.setstate(states["random"])
+    for name, library in _loaded().items():
+        if name in states:
+            (library.random.set_state if name == "numpy" else library.set_rng_state)(states[name])
+        if name == "torch" and "cuda" in states:
+            library.cuda.set_rng_state_all(states["cuda"])
+
+
+def _loaded() -> Mapping[str, Any]:
+    """Those of the libraries that are loaded, by name; waits for a library that another thread is loading."""
+    return {name: import_module(name) for name in ("numpy", "torch") if sys.modules.get(name) is not None}
 
 
 class constructor_seeded:  # noqa: N801 - a context manager that reads as a noun; contextlib's fail on a frozen error
@@ -104,20 +126,20 @@ class constructor_seeded:  # noqa: N801 - a context manager that reads as a noun
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._before = RandomState()
+        self._before: dict[str, Any] = {}
         self._is_inner = getattr(_alone, "outside", None) is not None  # its constructor builds another component here
 
     def __enter__(self) -> None:
         if not self._is_inner:
             _constructing.acquire()
             _alone.outside = self._before
-        self._before.read()
+        self._before.update(read_generators())
         seed_process(self._seed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._before.install()
+        set_generators(self._before)
         if not self._is_inner:
             _alone.outside = None
             _constructing.release()
@@ -126,16 +148,16 @@ class constructor_seeded:  # noqa: N801 - a context manager that reads as a noun
 @contextmanager
 def others_construct() -> Iterator[None]:
     """A block in which this thread waits for a call: other threads may run constructors meanwhile."""
-    outside: RandomState | None = getattr(_alone, "outside", None)
+    outside: dict[str, Any] | None = getattr(_alone, "outside", None)
     if outside is None:
         yield
         return
-    own = RandomState().read()
-    outside.install()
+    own = read_generators()
+    set_generators(outside)
     _constructing.release()
     try:
         yield
     finally:
         _constructing.acquire()
-        outside.read()
-        own.install()
+        outside.update(read_generators())
+        set_generators(own)

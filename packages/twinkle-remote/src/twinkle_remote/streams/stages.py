@@ -17,10 +17,10 @@ from twinkle_remote.protocol.call import Call, component_of
 from twinkle_remote.protocol.modes import data_peers
 from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of
 from twinkle_remote.rows.cut import may_have_rows, rows_of, take
+from twinkle_remote.running import ping
 from twinkle_remote.sessions.weights import WorkersOf
 from twinkle_remote.streams.schedule import StageRule
 from twinkle_remote.streams.source import PlacedRows
-from twinkle_remote.worker.ping import ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

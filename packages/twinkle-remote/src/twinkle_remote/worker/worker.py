@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import threading
 import time
 from asyncio import to_thread
 from contextlib import nullcontext, suppress
@@ -22,7 +23,7 @@ from twinkle_remote.protocol.spec import execute_of, options_under
 from twinkle_remote.rows.columns import names_of
 from twinkle_remote.rows.cut import PLAIN, costs_of, counted_rows, rows_of
 from twinkle_remote.rows.unknown import runs_once
-from twinkle_remote.running import CALLS, RUNNING, TaskCalls, any_lazy, turn_of
+from twinkle_remote.running import RUNNING, RunningTask, any_lazy
 from twinkle_remote.sessions.current import saving_here
 from twinkle_remote.sessions.seeding import constructor_seeded, seed_process
 from twinkle_remote.worker.event_loop import EventLoop, LoopTask
@@ -101,21 +102,19 @@ class Worker:
         outcome = self._opened_outcome(inputs)
         if outcome.failure is not None:
             return outcome
-        token, calls = RUNNING.set(self), TaskCalls()
-        outer = CALLS.set(calls)
-        called: _Arguments | None = None
+        running = RunningTask(self, task.name, 0 if task.concurrent else threading.get_ident())
+        token, called = RUNNING.set(running), None
         try:
             called = args, kwargs = self._arguments(task, given, outcome)
-            with working_as(context), nullcontext() if task.concurrent else turn_of(self, task.name):
+            with working_as(context):
                 value = self._perform(task, args, kwargs)
-                calls.wait()
+                running.wait()
                 self._finish(task, outcome, value)
         except EndedError:
             outcome.ended = True
         except Exception as error:  # every exception of a user's method becomes an outcome
             outcome.failure = self._failed(error, task, context, called)
         finally:
-            CALLS.reset(outer)
             RUNNING.reset(token)
         outcome.seconds = time.time() - outcome.started
         return outcome
@@ -150,13 +149,12 @@ class Worker:
         if outcome.failure is not None:
             answer(outcome)
             return
-        token, calls = RUNNING.set(self), TaskCalls()
+        token = RUNNING.set(running := RunningTask(self, task.name))
         try:
             called = self._arguments(task, given, outcome)
-            work = self._coroutine(task, calls, outcome, *called)
+            work = self._coroutine(task, running, outcome, *called)
             with working_as(context):
                 seen = copy_context()
-            seen.run(CALLS.set, calls)
         except Exception as error:  # as in `run`
             outcome.failure = self._capture(error, task, context)
             answer(outcome)
@@ -171,7 +169,7 @@ class Worker:
         self.loop.start(key, LoopTask(outcome, work, capture_error, answer), seen, limit)
 
     def _coroutine(
-        self, task: Task, calls: TaskCalls, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, task: Task, running: RunningTask, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         """A task of the event loop: the user's coroutine in its place, then the calls that it has made."""
         from twinkle_remote.call.lazy_values.awaiting import answer_of  # few workers run coroutines
@@ -183,7 +181,7 @@ class Worker:
             async with places:
                 outcome.started = time.time()
                 value = await getattr(instance, task.target)(*args, **kwargs)
-            while (call := calls.next_left()) is not None:
+            while (call := running.next_left()) is not None:
                 await answer_of((call,), call.wait)
             value = Itself.ITSELF if value is instance else value
             if type(value) in PLAIN:

@@ -17,7 +17,7 @@ from twinkle_remote.call.pending.causes import as_raised, cause_of, first_cause,
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.report import raise_failures, seconds_for_cause
 from twinkle_remote.failures.travel import was_cancelled
-from twinkle_remote.running import own_turn, refuse_own_rank
+from twinkle_remote.running import held_task, refuse_own_rank
 from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PendingCall(Awaited):
         handed_on: Its result was passed to another call, which fails with it.
         prefetched: As given.
         on_failures: Called with the outcome of each rank that fails.
-        made_in: The turn of the `def` method that has made it; None elsewhere.
+        made_in: The task of the `def` method that has made it; None elsewhere.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PendingCall(Awaited):
         self.group_name = call.component.group
         self.held, self.prefetched = held, prefetched
         self.seen = self.handed_on = self._withdrawn = False
-        self.made_in = own_turn()
+        self.made_in = held_task()
         self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
         self.failures: list[Failure] = []
         self.sources = tuple(sources)
