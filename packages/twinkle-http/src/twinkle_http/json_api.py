@@ -29,7 +29,6 @@ from twinkle_remote.backends.serving import (
     CallResult,
     called_from,
     check_all_ended,
-    leaving_running,
     remote_function,
     start,
 )
@@ -218,7 +217,6 @@ class JsonApi:
 
     def _calling(self, name: str, tenant: str, line: str) -> Any:
         found = contextlib.ExitStack()
-        found.enter_context(leaving_running())
         found.enter_context(called_from(line))
         found.enter_context(self._access_log.calling(name, tenant, line.rpartition(" ")[2]))
         return found

@@ -96,28 +96,6 @@ def in_event_loop() -> bool:
     return True
 
 
-_leaves: ContextVar[bool] = ContextVar("twinkle_leaves_running", default=False)
-
-
-def leaves_running() -> bool:
-    """Whether the caller goes on while an async method runs in its process: an event loop does, or a server."""
-    return _leaves.get() or in_event_loop()
-
-
-class leaving_running:  # noqa: N801 - as `working_as`
-    """A block whose async calls in this process run at the same time."""
-
-    __slots__ = ("_token",)
-
-    def __enter__(self) -> None:
-        self._token = _leaves.set(True)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _leaves.reset(self._token)
-
-
 class working_as:  # noqa: N801 - a context manager that reads as a verb; contextlib doubles its time, once for each call
     """Run a block as the given worker, once; every backend does this around a user's method."""
 

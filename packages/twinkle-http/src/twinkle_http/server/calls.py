@@ -22,7 +22,6 @@ from twinkle_http.wire import encode, value_of
 from twinkle_remote import concat, join, select, take
 from twinkle_remote.backends.serving import (
     called_from,
-    leaving_running,
     presence,
     release_all,
     remote_function,
@@ -80,7 +79,7 @@ class Calls:
         try:
             client.use.check("calls", "results")
             arguments = self._arguments(client, request, body.buffers)
-            with called_from(line), leaving_running():
+            with called_from(line):
                 self._begin(client, number, request, line, arguments)
         except (RefusedError, WireFormatError) as error:
             update = CallUpdate(name, refused=_refusal(error, request_id))

@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.context import leaves_running
+from twinkle_remote.context import in_event_loop
 from twinkle_remote.errors import BackendError
+from twinkle_remote.failures.frames import named_elsewhere
 from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
 from twinkle_remote.protocol.failure import Failure, here
 from twinkle_remote.protocol.messages import Outcome
@@ -73,7 +74,7 @@ class LocalGroup(WorkerGroup):
             self._trade(tasks[0], replies, outcome, began)
             return replies
         task, (reply,) = tasks[of_rank[own]], replies
-        if task.on_loop and leaves_running():
+        if task.on_loop and (in_event_loop() or named_elsewhere()):
             failed, reads = inputs.of_task(task)
             self._worker.start(task, failed, reads, key=reply, answer=reply.answer)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING, check_all_ended
 from twinkle_remote.call.lazy_values.lazy_source import CallResult
@@ -21,20 +21,18 @@ from twinkle_remote.component.constructor import (
 from twinkle_remote.component.handle import SPECIAL, step_options
 from twinkle_remote.component.method import check_arguments, positional_names, simple_counts
 from twinkle_remote.component.release import release_all
-from twinkle_remote.context import leaving_running
 from twinkle_remote.failures.frames import called_from
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import NAMES, FunctionSpec, options_of
 from twinkle_remote.running import ping
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.current import Runtime as ServedSession
+from twinkle_remote.sessions.current import running as running_session
 from twinkle_remote.tables.lazy_table import known_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_mesh import DeviceGroup
-    from twinkle_remote.protocol.backend import Backend
     from twinkle_remote.protocol.call import Component
     from twinkle_remote.protocol.messages import Kind
 
@@ -44,7 +42,6 @@ __all__ = [
     "INSTANCE",
     "MESH",
     "CallResult",
-    "RemoteFunction",
     "ServeOptions",
     "ServedSession",
     "called_from",
@@ -52,7 +49,6 @@ __all__ = [
     "constructor_signature",
     "declared_keywords",
     "known_rows",
-    "leaving_running",
     "presence",
     "release_all",
     "remote_function",
@@ -61,31 +57,6 @@ __all__ = [
     "start",
     "unintercepted",
 ]
-
-
-class ServedSession(Protocol):
-    """The running session.
-
-    Attributes:
-        mode: Name of the backend.
-        backend: The backend.
-        groups: Groups by name; may be empty.
-        closed: It has ended.
-    """
-
-    mode: str
-    backend: Backend
-    groups: dict[str, DeviceGroup]
-    closed: bool
-
-
-def running_session() -> ServedSession:
-    """The running session.
-
-    Raises:
-        NotInitializedError: There is none.
-    """
-    return running()
 
 
 @dataclass(frozen=True, slots=True)

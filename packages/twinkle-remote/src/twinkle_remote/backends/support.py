@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from twinkle_remote.backends.memory import Memory as Memory
     from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
     from twinkle_remote.call.lazy_values.lazy import call_of as call_of
-    from twinkle_remote.call.lazy_values.lazy import hand_over as hand_over
     from twinkle_remote.call.pending.pending_call import PendingCall as PendingCall
     from twinkle_remote.call.submit import start_on_workers as start_on_workers
     from twinkle_remote.component.handle import make_handle as make_handle
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.nodes import Select as Select
     from twinkle_remote.tables.nodes import StoredRows as StoredRows
     from twinkle_remote.tables.nodes import Take as Take
-    from twinkle_remote.tables.nodes import leaves as leaves
-    from twinkle_remote.tables.transfers import plan_transfers as plan_transfers
     from twinkle_remote.worker.worker import Worker as Worker
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)

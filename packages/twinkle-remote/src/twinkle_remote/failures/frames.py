@@ -71,7 +71,7 @@ def calls_are_from(line: str) -> None:
 
 
 def named_elsewhere() -> bool:
-    """Whether the calls of this thread name a line of the program that runs elsewhere: a stream's thread, a server."""
+    """Whether the calls of this thread name a line of a program that goes on elsewhere: a stream's thread, a server."""
     return bool(_line.get())
 
 

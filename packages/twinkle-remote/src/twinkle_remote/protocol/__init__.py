@@ -14,7 +14,6 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend as Backend
-    from twinkle_remote.protocol.backend import BackendFactory as BackendFactory
     from twinkle_remote.protocol.backend import Reply as Reply
     from twinkle_remote.protocol.backend import SessionTool as SessionTool
     from twinkle_remote.protocol.backend import Store as Store
@@ -28,20 +27,12 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.failure import here as here
     from twinkle_remote.protocol.inputs import InputReplies as InputReplies
     from twinkle_remote.protocol.messages import Itself as Itself
-    from twinkle_remote.protocol.messages import Kind as Kind
     from twinkle_remote.protocol.messages import Outcome as Outcome
     from twinkle_remote.protocol.messages import SessionDefaults as SessionDefaults
     from twinkle_remote.protocol.messages import Share as Share
-    from twinkle_remote.protocol.messages import StoredSlot as StoredSlot
     from twinkle_remote.protocol.messages import Task as Task
     from twinkle_remote.protocol.messages import UncheckedError as UncheckedError
-    from twinkle_remote.protocol.spec import NAMES as NAMES
-    from twinkle_remote.protocol.spec import Collect as Collect
-    from twinkle_remote.protocol.spec import FunctionSpec as FunctionSpec
-    from twinkle_remote.protocol.spec import by_rank_options as by_rank_options
-    from twinkle_remote.protocol.spec import execute_of as execute_of
     from twinkle_remote.protocol.spec import options_of as options_of
-    from twinkle_remote.protocol.spec import options_under as options_under
     from twinkle_remote.tables.nodes import Columns as Columns
     from twinkle_remote.tables.nodes import Rows as Rows
     from twinkle_remote.tables.transfers import TaskTransfer as TaskTransfer

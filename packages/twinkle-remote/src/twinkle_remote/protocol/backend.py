@@ -11,7 +11,7 @@ from twinkle_remote.protocol.messages import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_mesh import DeviceGroup, DeviceMesh
+    from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.failure import WorkerInfo
     from twinkle_remote.protocol.inputs import InputReplies
     from twinkle_remote.protocol.messages import SessionDefaults, Task
@@ -223,6 +223,9 @@ class SessionTool(Protocol):
 class Backend(Protocol):
     """Groups of workers, and their store.
 
+    An entry point of `twinkle.backends` makes it: it takes the groups, `seed=` and the options of `initialize`, starts
+    the groups, and returns when all workers are ready.
+
     Attributes:
         store: The store that this process reads and writes.
         start_timeout: Seconds that a constructor may take; None (the default) for no limit.
@@ -287,10 +290,3 @@ class Backend(Protocol):
         See `session_tool`.
         """
         return None
-
-
-class BackendFactory(Protocol):
-    """An entry point of `twinkle.backends`; called with the groups and the options of `initialize`."""
-
-    def __call__(self, groups: Sequence[DeviceGroup], *, seed: int, **options: Any) -> Backend:
-        """Start the groups; all workers are ready when it returns."""

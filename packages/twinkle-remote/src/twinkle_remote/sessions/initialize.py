@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from twinkle_remote.protocol.backend import BackendFactory
+    from twinkle_remote.protocol.backend import Backend
 
 
 _INTERRUPTED = 130  # the convention of shells: 128 + the number of SIGINT
@@ -278,19 +278,19 @@ def _by_name(groups: Sequence[DeviceGroup]) -> dict[str, DeviceGroup]:
     return dict(zip(names, groups, strict=True))
 
 
-def _factory(mode: str) -> BackendFactory:
+def _factory(mode: str) -> Callable[..., Backend]:
     from importlib.metadata import entry_points  # its import takes tens of milliseconds
 
     found = {entry.name: entry for entry in entry_points(group="twinkle.backends")}
     if mode in found:
-        factory: BackendFactory = found[mode].load()
+        factory: Callable[..., Backend] = found[mode].load()
         return factory
     if mode in _PROVIDERS:
         raise BackendError(not_installed(f"backend {mode!r}", _PROVIDERS[mode]))
     raise BackendError(f"mode={mode!r} is not a backend: installed are {', '.join(map(repr, sorted(found)))}")
 
 
-def _options_of(mode: str, factory: BackendFactory, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _options_of(mode: str, factory: Callable[..., Backend], options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of the options that the backend takes; the others have to be options of another built-in backend."""
     parameters = inspect.signature(factory).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
