@@ -79,6 +79,10 @@ PROGRAM = """
         def slow(self, rank, seconds):
             time.sleep(seconds if RANK == rank else 0.0)
 
+        @remote_function(timeout=100.0)
+        def soon(self):
+            return RANK
+
         @remote_function(execute="first")
         def first(self):
             self.calls += 1
@@ -123,11 +127,12 @@ PROGRAM = """
         TOLD["many"] = sum(actor.mean([1.0, 2.0]) for _ in range(200))
         TOLD["large"] = [not READ, [one.rank for one in used.result()], READ == [1 - RANK]]
         for rank in range(2):
+            actor.ranks()
             try:
-                actor.slow(rank, 1.5)
+                actor.slow(rank, 3.0)
             except CallTimeoutError as error:
                 TOLD[f"late {rank}"] = str(error).partition(":")[0]
-        TOLD["in time"] = actor.slow(1, 0.0)
+        TOLD["in time"] = actor.soon()
         TOLD["plain"] = Plain().where()
         if RANK == 1:
             TOLD["alone"] = Plain().where()
@@ -187,7 +192,7 @@ def test_processes_of_one_program_go_on_with_the_same_values(ran: Path) -> None:
     assert one["lazy"] == [[[4, 0], 0], [[5, 0], 0], [[6, 0], 1]]
     assert "Actor.fail failed on actor[1/2 dp=1]" in one["error"] and "on 1" in one["error"]
     assert one["large"] == [True, [0, 1], True]
-    assert one["late 0"] == one["late 1"] == "Actor.slow is not done after 0.5 s" and one["in time"] == [None, None]
+    assert one["late 0"] == one["late 1"] == "Actor.slow is not done after 0.5 s" and one["in time"] == [0, 1]
     assert one["ranks"] == [[0, 6, 0], [1, 3, 1]]
     assert one["no mesh"] == [[1, 0], [2, 0], [3, 1]]
     assert len(one["too large"]) == 2 and all("device_mesh has 4 ranks" in text for text in one["too large"])

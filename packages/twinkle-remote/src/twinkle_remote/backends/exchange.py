@@ -94,7 +94,7 @@ class Exchange:
                         f"rank {self._rank} called {name}, but rank {rank} called {other} in its place: the processes "
                         "of a program make the same calls in the same order"
                     )
-            if any(one is not None and one.failure is not None for one in parts.values()):
+            if _failed(parts):
                 until = min(until, time.monotonic() + CAUSE_SECONDS)
                 if time.monotonic() >= until:
                     return parts
@@ -104,7 +104,7 @@ class Exchange:
                 until = waiting + self._timeout  # all parts are there: another process has found them
             if not here:  # the store's own wait sees Ctrl-C only when its time is over
                 time.sleep(min(_LONGEST_PAUSE, (time.monotonic() - waiting) * _PAUSE_SHARE))
-        if seconds is not None and self._decide(number, "in time") == "late":
+        if seconds is not None and not _failed(parts) and self._decide(number, "in time") == "late":
             raise _late(name, seconds, self._size, list(parts))
         self._read = number
         self._delete(min(oldest))
@@ -163,6 +163,10 @@ class Exchange:
                 self._store.wait(everyone, timedelta(seconds=min(self._timeout, 10.0)))
             except RuntimeError:  # another process ended without leaving the store; there is nothing to send to it
                 return
+
+
+def _failed(parts: Mapping[int, Outcome | None]) -> bool:
+    return any(one is not None and one.failure is not None for one in parts.values())
 
 
 def _late(name: str, seconds: float, size: int, done: Sequence[int]) -> CallTimeoutError:
