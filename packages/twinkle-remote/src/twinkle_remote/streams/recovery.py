@@ -15,7 +15,6 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
