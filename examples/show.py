@@ -112,7 +112,7 @@ def _times(history: History) -> Table:
         table.add_row(name, "", f"{seconds:.1f}", "")
     table.add_section()
     for method in ("Actor.learn", "Sampler.sample", "Rewards.grade", "Actor.update"):
-        slowest = [max(call.seconds.values()) for call in history.calls if call.method == method and call.seconds]
+        slowest = [call.run_seconds for call in history.calls if call.method == method and call.ranks]
         if slowest:
             mean = sum(slowest) / len(slowest)
             table.add_row(f"{method}, on its slowest worker", str(len(slowest)), f"{sum(slowest):.1f}", f"{mean:.3f}")

@@ -102,7 +102,7 @@ def stats_count_what_calls_moved(harness: Harness) -> None:
     plain(echo.ranks())
     record = [one for one in stats() if one.method == "Echo.ranks"][-1]
     assert record.group == harness.groups[4]
-    assert record.workers == harness.workers(4) == len(record.seconds) and not record.failed
+    assert record.workers == harness.workers(4) == len(record.ranks) and not record.failed
     assert record.skew_seconds >= 0.0 and record.queue_seconds >= 0.0 and record.driver_seconds > 0.0
     faulty = harness.build(Faulty, 2)
     with raises(KeyError):
