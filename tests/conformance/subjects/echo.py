@@ -181,13 +181,6 @@ class Echo:
         return type(value).__name__
 
     @remote_function(dispatch="all", collect="first")
-    def makes_circle(self) -> Any:
-        """A dict that contains itself."""
-        circle: dict[str, Any] = {}
-        circle["self"] = circle
-        return circle
-
-    @remote_function(dispatch="all", collect="first")
     def nothing(self) -> None:
         """None."""
 

@@ -271,7 +271,9 @@ class Worker:
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         """Keep the result, and describe it in the outcome."""
         if any_lazy():
-            value = _without_lazies(value, task.name)
+            from twinkle_remote.call.lazy_values.lazy import Lazy, replace_lazy  # most workers have no lazy result
+
+            value = replace_lazy(value, Lazy.result)
         if isinstance(value, _STREAMS) or runs_once(type(value)):
             raise CollectError(
                 f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
@@ -369,12 +371,3 @@ def _runs_alone(cls: type, target: object = None) -> bool:
         return True
     options = options_under(cls, target) if isinstance(target, str) else None
     return options is not None and options.execute == "first"
-
-
-def _without_lazies(value: Any, name: str) -> Any:
-    from twinkle_remote.call.lazy_values.lazy import Lazy, replace_lazy  # most workers have no lazy result
-
-    try:
-        return replace_lazy(value, Lazy.result)
-    except RecursionError:
-        raise CollectError(f"the result of {name}, a {type(value).__name__}, contains itself") from None
