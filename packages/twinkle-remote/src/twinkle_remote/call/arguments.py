@@ -16,7 +16,7 @@ from twinkle_remote.rows.unknown import runs_once
 from twinkle_remote.tables.nodes import LazyArgument, LazySlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from twinkle_remote.call.pending.pending_call import PendingCall
     from twinkle_remote.protocol.spec import FunctionSpec
@@ -168,28 +168,6 @@ class Encoder:
         slot = self._stored[id(value)][1]
         self.used = self.used or slot is not None
         return slot
-
-
-def refuse_circles(name: str, values: Sequence[object]) -> None:
-    """Refuse arguments that contain themselves, where their caller has not looked through them.
-
-    Args:
-        name: Class.method.
-        values: Plain values in lists, tuples and dicts.
-
-    Raises:
-        DispatchError: One contains itself, or is nested too deeply.
-    """
-    if is_plain(tuple(values)):
-        return
-    try:
-        decode(tuple(values), _no_slot, _no_slot)
-    except RecursionError:
-        raise DispatchError(f"{name}: {CIRCLE}") from None
-
-
-def _no_slot(slot: object) -> object:
-    return slot
 
 
 CIRCLE = (
