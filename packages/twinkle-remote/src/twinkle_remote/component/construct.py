@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from twinkle_remote.component.constructor import GROUP, MESH, build, is_building, prepare
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import NotInitializedError, TwinkleError
-from twinkle_remote.sessions.current import absence, active, backend_here
+from twinkle_remote.sessions.current import absence, active
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +69,10 @@ def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwa
     name = kwargs.get(GROUP)
     if name is not None:
         _check_place(cls, name, kwargs.get(MESH))
-    backend = backend_here()
-    in_process = backend is not None and backend.in_process
+    runtime = active()
+    in_process = runtime is not None and runtime.backend.in_process
     if not in_process and (name is None or name == current_worker().group):
         return build(cls, original, args, kwargs)
-    runtime = active()
     if runtime is None:
         raise NotInitializedError(
             f"{cls.__name__}(remote_group={name!r}): {absence()}, or leave remote_group out to build it here"

@@ -13,7 +13,7 @@ from twinkle_remote.component.method import make_remote, name_functions
 from twinkle_remote.context import WorkerContext, working_as
 from twinkle_remote.protocol.call import component_of
 from twinkle_remote.protocol.spec import execute_of, options_under
-from twinkle_remote.sessions.current import backend_here
+from twinkle_remote.sessions.current import active
 from twinkle_remote.sessions.seeding import constructor_seeded, next_component_seed
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, 
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
     cls = type(itself)
     component = component_of(itself)
-    backend = backend_here()
-    if component is None or backend is None or not backend.in_process:
+    runtime = active()
+    if component is None or runtime is None or not runtime.backend.in_process:
         _call_init(original, itself, args, own_keywords(cls, kwargs))
         return
+    backend = runtime.backend
     if MESH in declared_keywords(cls):
         kwargs = with_mesh(cls, args, kwargs, component.mesh)
     size = backend.group(component.group).size

@@ -1,11 +1,10 @@
-"""The session of this process: a driver's is there from `initialize` on, a worker's is made when it is first used."""
+"""The session of this process: a driver's begins with `initialize`, a worker's with the worker."""
 
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.context import forked_from
 from twinkle_remote.errors import NotInitializedError
@@ -83,24 +82,12 @@ class Runtime:
         return f"twinkle was shut down before {what} was fetched"
 
 
-class _Attached(NamedTuple):
-    """The parts of which a worker's runtime will be made."""
-
-    mode: str
-    backend: Backend
-    defaults: SessionDefaults
-
-
 _runtime: Runtime | None = None
-_attached: _Attached | None = None
-_making = threading.Lock()
 _parent = 0  # in a forked process, the id of the parent whose session cannot be used here
 
 
 def active() -> Runtime | None:
     """The runtime of this process; None if there is none."""
-    if _attached is not None:
-        _make()
     return _runtime
 
 
@@ -114,14 +101,6 @@ def running() -> Runtime:
     if runtime is None:
         raise NotInitializedError(absence())
     return runtime
-
-
-def backend_here() -> Backend | None:
-    """The backend of this process, also while its runtime is not made; None if there is none."""
-    attached, runtime = _attached, _runtime
-    if attached is not None:
-        return attached.backend
-    return None if runtime is None else runtime.backend
 
 
 def raise_not_retrieved() -> None:
@@ -153,8 +132,19 @@ def install(runtime: Runtime) -> None:
     Args:
         runtime: The runtime that `initialize` made.
     """
-    global _runtime, _attached  # one runtime per process is the contract
-    _runtime, _attached = runtime, None
+    global _runtime  # one runtime per process is the contract
+    _runtime = runtime
+
+
+def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -> None:
+    """Give a worker process the backend through which its components call those of other groups.
+
+    Args:
+        mode: Name of the backend.
+        backend: The backend in the worker.
+        defaults: What `Backend.configure` was given.
+    """
+    install(Runtime(mode, backend, defaults=defaults, arguments={"mode": mode}))
 
 
 def remove(runtime: Runtime) -> None:
@@ -163,7 +153,7 @@ def remove(runtime: Runtime) -> None:
     Args:
         runtime: A runtime without calls that anything waits for.
     """
-    global _runtime  # one runtime per process is the contract
+    global _runtime  # as in `install`
     if _runtime is runtime:
         _runtime = None
     runtime.closed = runtime.in_flight.closed = True
@@ -172,36 +162,9 @@ def remove(runtime: Runtime) -> None:
     forget_all()
 
 
-def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -> None:
-    """Give a worker process the backend through which its components call those of other groups.
-
-    Its runtime is made when a component first calls: most workers make no calls, and start sooner without it.
-
-    Args:
-        mode: Name of the backend.
-        backend: The backend in the worker.
-        defaults: What `Backend.configure` was given.
-    """
-    global _attached
-    with _making:
-        _attached = _Attached(mode, backend, defaults)
-
-
-def _make() -> None:
-    """Make the runtime of a worker; once, whichever of its threads asks."""
-    global _runtime, _attached
-    with _making:
-        if _attached is not None:
-            mode, backend, defaults = _attached
-            _runtime = Runtime(mode, backend, defaults=defaults, arguments={"mode": mode})
-            _attached = None
-
-
 def saving_here() -> SavedFailures | None:
     """Where this process saves calls that fail; None if it does not."""
-    attached, runtime = _attached, _runtime
-    if attached is not None:
-        return attached.defaults.saving
+    runtime = _runtime
     return None if runtime is None else runtime.defaults.saving
 
 
@@ -217,28 +180,21 @@ def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
         DispatchError: An argument cannot be sent.
         BackendError: There is no such tool.
     """
-    backend = backend_here()
-    return None if backend is None else backend.tool(name, args, kwargs)
+    runtime = _runtime
+    return None if runtime is None else runtime.backend.tool(name, args, kwargs)
 
 
 def leave_to_parent() -> None:
     """In a forked process: leave the session to the parent; this process does not use it, wait for it or end it."""
-    global _parent, _attached, _making
-    _making = threading.Lock()  # another thread may have held it
-    runtime, backend = _runtime, backend_here()
-    if backend is None:
-        return
-    keeps_session = backend.after_fork()  # first: the backend may have to keep what calls in flight hold
-    if runtime is not None:
-        runtime.forget_calls()
-    if keeps_session:
-        return
-    _parent, _attached = os.getppid(), None
+    global _parent
+    runtime = _runtime
     if runtime is None:
-        forget_all()
         return
-    runtime.parent = _parent
-    remove(runtime)
+    keeps_session = runtime.backend.after_fork()  # first: the backend may have to keep what calls in flight hold
+    runtime.forget_calls()
+    if not keeps_session:
+        _parent = runtime.parent = os.getppid()
+        remove(runtime)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
