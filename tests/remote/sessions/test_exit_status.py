@@ -123,11 +123,12 @@ def test_an_interrupt_that_comes_just_before_the_wait_is_seen(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["", "twinkle.shutdown()"])
-def test_an_interrupt_ends_a_session_that_waits(tmp_path: Path, end: str) -> None:
-    source = "import twinkle_remote.sessions.pending_calls as p; p._WARN_AFTER_SECONDS = 0.1; actor.sleep();"
+@pytest.mark.parametrize(("end", "more"), [("", ""), ("twinkle.shutdown()", ": Actor.sleep on actor")])
+def test_an_interrupt_ends_a_session_that_waits_and_says_for_what(tmp_path: Path, end: str, more: str) -> None:
+    source = "import twinkle_remote.sessions.pending_calls as p; p._WARN_AFTER_SECONDS = p._SLOW_SECONDS = 0.1;"
     began = time.monotonic()
-    done = run(source + end, tmp_path, interrupt="the session ends when 1 call (Actor.sleep) is done; Ctrl-C gives up")
+    text = f"the session ends when 1 call (Actor.sleep) is done; Ctrl-C gives up{more}"
+    done = run(f"{source} actor.sleep(); {end}", tmp_path, interrupt=text)
     assert done.returncode in (130, -signal.SIGINT) and "KeyboardInterrupt" in done.stderr
     assert time.monotonic() - began < 30
 

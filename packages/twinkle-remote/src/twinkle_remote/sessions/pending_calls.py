@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.05
 _SETTLE_SECONDS = 60.0
 _TOGETHER = 64  # calls that are waited for at once
 _WARN_AFTER_SECONDS = 5.0
-_WARN_EVERY_SECONDS = 60.0
+_SLOW_SECONDS = 60.0  # of the end, after which it says once where the calls are
 _CLEANUP_SECONDS = 10.0  # Ray runs workers at a lower priority: on a busy host they need seconds
 
 
@@ -287,18 +287,20 @@ class PendingCalls:
             The calls that are not done.
         """
         began = time.monotonic()
-        next_warning = began + _WARN_AFTER_SECONDS
+        until = None if seconds is None else began + seconds
+        warnings = [began + _SLOW_SECONDS, began + _WARN_AFTER_SECONDS]  # the next one is the last
         while True:
             started = self.started
             left = [call for call in self.calls() if not (call.done() or _is_given_up(call))]
             now = time.monotonic()
-            if (not left and started == self.started) or (seconds is not None and now >= began + seconds):
+            if (not left and started == self.started) or (until is not None and now >= until):
                 return left
-            if now >= next_warning:
-                next_warning = now + _WARN_EVERY_SECONDS
-                _log.warning("the session ends when %s done; Ctrl-C gives up", names_of(left, "is", "are"))
+            if left and warnings and now >= warnings[-1]:
+                warnings.pop()
+                late = "" if warnings else f": {left[0].lateness(_SLOW_SECONDS)}"
+                _log.warning("the session ends when %s done; Ctrl-C gives up%s", names_of(left, "is", "are"), late)
             if left:
-                wait_for_one(left[:_TOGETHER], earliest((next_warning, None if seconds is None else began + seconds)))
+                wait_for_one(left[:_TOGETHER], earliest((until, *warnings[-1:])))
 
 
 def _is_given_up(call: PendingCall) -> bool:
