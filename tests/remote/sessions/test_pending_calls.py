@@ -86,7 +86,7 @@ def test_ctrl_c_at_any_step_of_a_wait_loses_no_failure_and_holds_up_no_end() -> 
         assert not running().in_flight.drain(5.0), step
         with pytest.raises(KeyError):
             get(lazy)
-        running().in_flight.raise_unseen()
+        running().in_flight.raise_first()
         if not was_interrupted:
             assert step > 50
             break

@@ -240,29 +240,29 @@ class PendingCalls:
             first = min(dropped, key=lambda call: call.failed_at())
             _raise_noted(first, "  nobody had taken the result of this call: the program's next call raises it")
 
-    def raise_unseen(self) -> None:
+    def raise_first(self) -> None:
         """Raise the first failure that nobody has retrieved; the others are logged. All count as retrieved then.
 
         Raises:
             TwinkleError: The error that the call itself raises.
         """
-        unseen = self.unseen()
-        for call in unseen[1:]:
+        left = self.not_retrieved()
+        for call in left[1:]:
             self._log(call)
             call.seen = True
         self._held.clear()
         self._kept.clear()
-        if unseen:
-            count = len(unseen) - 1
+        if left:
+            count = len(left) - 1
             more = f"; {count} more like it {'is' if count == 1 else 'are'} logged" if count else ""
-            _raise_noted(unseen[0], f"  no caller had waited for this call when the session ended{more}")
+            _raise_noted(left[0], f"  no caller had waited for this call when the session ended{more}")
 
-    def log_unseen(self) -> None:
+    def log_all(self) -> None:
         """Log every failure that nobody has retrieved."""
-        for call in self.unseen():
+        for call in self.not_retrieved():
             self._log(call)
 
-    def unseen(self) -> Sequence[PendingCall]:
+    def not_retrieved(self) -> Sequence[PendingCall]:
         """The calls whose failure, or passed deadline, nobody has retrieved, in the order of these."""
         held = [call for known in self._held.valuerefs() if (call := known()) is not None]
         known = {id(call): call for call in (*held, *tuple(self._kept.values()), *self.calls())}
@@ -330,9 +330,9 @@ def end_calls(runtime: Runtime, seconds: float | None, *, quietly: bool = False)
     if left:
         _log.warning("shutdown: %s in flight, the results are lost", names_of(left))
     if quietly:
-        runtime.in_flight.log_unseen()
+        runtime.in_flight.log_all()
         return
-    runtime.in_flight.raise_unseen()
+    runtime.in_flight.raise_first()
     if seconds and left:
         raise CallTimeoutError(f"shutdown: {names_of(left, 'was', 'were')} not done after {seconds:g} s, and given up")
 
