@@ -208,12 +208,16 @@ class PendingCalls:
             self._held[id(call)] = call
             return
         self._held.pop(id(call), None)
-        if len(self._kept) >= _KEPT:
-            for one in [one for one in tuple(self._kept.values()) if not one.unseen()]:  # their cause was retrieved
-                self._kept.pop(id(one), None)
-        if len(self._kept) < _KEPT:
+        follows = call.follows()
+        alike = [
+            one for one in tuple(self._kept.values()) if one.follows() == follows
+        ]  # followers take no other's place
+        retrieved = [one for one in alike if not one.unseen()] if len(alike) >= _KEPT else []
+        for one in retrieved:  # with their cause
+            self._kept.pop(id(one), None)
+        if len(alike) - len(retrieved) < _KEPT:
             self._kept[id(call)] = call
-        if not (call.handed_on or call.follows()):
+        if not (call.handed_on or follows):
             self._log(call)
 
     def seen(self, call: PendingCall) -> None:
