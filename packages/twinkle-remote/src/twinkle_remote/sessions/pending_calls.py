@@ -209,9 +209,7 @@ class PendingCalls:
             return
         self._held.pop(id(call), None)
         follows = call.follows()
-        alike = [
-            one for one in tuple(self._kept.values()) if one.follows() == follows
-        ]  # followers take no other's place
+        alike = [one for one in tuple(self._kept.values()) if one.follows() == follows]  # followers take no other place
         retrieved = [one for one in alike if not one.unseen()] if len(alike) >= _KEPT else []
         for one in retrieved:  # with their cause
             self._kept.pop(id(one), None)
