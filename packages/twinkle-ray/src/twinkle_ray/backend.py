@@ -176,7 +176,6 @@ class RayBackend(Backend):
         self._connect(self._groups.all(), lambda member: member.info.group == name)
         catch_up(group, old.created, self.start_timeout)
 
-
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
         """Start other workers in the places of some ranks of a group, and construct its components on them again.
 

@@ -111,7 +111,7 @@ class Exchange:
         return self._with_values(number, parts)
 
     def _decide(self, number: int, word: str) -> str:
-        """What the first process says of a call; its word stays until the call's parts are deleted."""
+        """The word of the process that says one first; it stays until the parts of the call are deleted."""
         said: bytes = self._store.compare_set(f"{number}/word", "", word)
         return said.decode()
 
