@@ -7,7 +7,7 @@ from tiny_models import plain_logprobs, sgd
 from transformers import AutoModelForCausalLM
 
 import twinkle
-from twinkle import DeviceGroup, WeightSync
+from twinkle import DeviceGroup, WeightSync, concat
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, VLLMSampler
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_calls_at_work_are_batched_and_take_weights_between_two_tokens(folder: s
                 model.step()
                 model.save_pretrained(str(tmp_path / str(sync.version + 1)))
                 sync()
-    mixed = check(Rollouts.concat(parts), tmp_path)
+    mixed = check(concat(parts), tmp_path)
     assert mixed > 0
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from twinkle_engines import rewards_differ as rewards_differ
     from twinkle_engines import save as save
     from twinkle_engines import supervised as supervised
-    from twinkle_engines import supervised_packs as supervised_packs
     from twinkle_engines import tiny_model as tiny_model
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)

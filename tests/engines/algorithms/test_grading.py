@@ -70,7 +70,7 @@ def test_rewards_are_the_weighted_sum_of_the_votes(mode: Any) -> None:
         assert graded.rewards is not None
         assert [values.tolist() for values in graded.rewards] == [[0, 0, 13], [0, 4], [2], [0, 1]]
         assert graded.column("length") == [2.0, 3.0, 1.0, 0.0] and math.isnan(graded.column("right")[2])
-        assert graded.select(names_of(sampled())) == sampled()
+        assert twinkle.select(graded, *names_of(sampled())) == sampled()
         assert len(twinkle.get(grader.grade(sampled()[:0]))) == 0
 
 

@@ -10,7 +10,7 @@ import torch
 from tiny_models import Build, ragged, sequences, sgd
 
 from twinkle.engines import Rollouts, TransformersModel
-from twinkle_engines.batches.micro_batches import flat, micro_batches
+from twinkle_engines.batches.micro_batches import micro_batches, read
 
 
 def seen(batch: Any, size: int | None = None, max_tokens: int | None = None) -> list[Any]:
@@ -54,7 +54,7 @@ def test_micro_batches_count_sequences_and_keep_pairs() -> None:
 def test_whole_numbers_of_any_form_are_ids(form: Any) -> None:
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     given = ids.to(form) if isinstance(form, torch.dtype) else form(ids)
-    assert torch.equal(flat({"input_ids": given}).tokens["input_ids"], ids.flatten())
+    assert torch.equal(read({"input_ids": given})[0].tokens["ids"], ids.flatten())
 
 
 @pytest.mark.parametrize(

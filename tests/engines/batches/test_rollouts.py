@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinkle import concat
 from twinkle.engines import Rollouts
 from twinkle_engines.batches.row_operations import names_of
 
@@ -100,7 +101,7 @@ def test_cut_and_joined_rows_are_those_of_a_list(rollouts: Rollouts, data: st.Da
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     bounds = [0, *cuts, len(rows)]
     parts = [rollouts[start:stop] for start, stop in itertools.pairwise(bounds)]
-    assert Rollouts.concat(parts) == rollouts
+    assert concat(parts) == rollouts
 
 
 @settings(deadline=None, max_examples=60)  # a busy machine is no failure
@@ -225,12 +226,10 @@ def test_numbers_of_any_library_choose_rows(rows: Any) -> None:
 
 def test_parts_with_other_columns_are_refused_unless_they_are_empty() -> None:
     plain, rich = Rollouts([[1]]), Rollouts([[2]], rewards=[1.0], columns={"answer": [3]})
-    assert Rollouts.concat([plain[:0], rich, plain[:0]]) == rich
+    assert concat([plain[:0], rich, plain[:0]]) == rich
     for parts in ([plain, rich], [plain, Rollouts([[2]], prompts=["x"])], [rich, rich.replace(rewards=None)]):
         with pytest.raises(ValueError, match="has the same columns"):
-            Rollouts.concat(parts)
-    with pytest.raises(ValueError, match="no parts"):
-        Rollouts.concat([])
+            concat(parts)
     with pytest.raises(IndexError):
         plain[1]
 
@@ -238,13 +237,13 @@ def test_parts_with_other_columns_are_refused_unless_they_are_empty() -> None:
 def test_temperatures_stand_by_sequence_and_at_each_token_of_a_rectangle() -> None:
     made = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1], temperatures=[0.5, 1, 2])
     assert made.temperatures == [0.5, 1.0, 2.0] and made[1].temperatures == [2.0]
-    assert Rollouts.concat([made[1], made[0]]).temperatures == [2.0, 0.5, 1.0]
+    assert concat([made[1], made[0]]).temperatures == [2.0, 0.5, 1.0]
     padded = made.pad("left")
     assert padded["temperatures"].tolist() == [[0.5] * 3, [1.0] * 3, [1.0, 2.0, 2.0]]
     assert made.pack(4)[0]["temperatures"].shape == made.pack(4)[0]["input_ids"].shape
     assert made.replace(temperatures=None).temperatures is None and made != made.replace(temperatures=[1, 1, 2])
     with pytest.raises(ValueError, match="temperatures"):
-        Rollouts.concat([made, made.replace(temperatures=None)])
+        concat([made, made.replace(temperatures=None)])
     for wrong in ([0, 1, 1], [1, float("nan"), 1], [1, 1, float("inf")], [1, 1]):
         with pytest.raises(ValueError, match="temperatures"):
             made.replace(temperatures=wrong)
@@ -257,7 +256,7 @@ def test_many_rows_are_cut_and_joined_in_linear_time() -> None:
     whole = Rollouts(
         [[i % 7, 1] for i in range(count)], columns={"row": list(range(count))}, prompts=[str(i) for i in range(count)]
     )
-    assert Rollouts.concat(list(whole)) == whole
+    assert concat(list(whole)) == whole
     assert whole[list(range(0, count, 2))].columns["row"] == list(range(0, count, 2))
     assert pickle.loads(pickle.dumps(whole[5])) == whole[5]
 
@@ -269,18 +268,11 @@ def test_ids_of_any_whole_numbers_are_those_that_models_look_up(form: Any) -> No
     assert made.pad()["input_ids"].dtype == torch.int64
 
 
-def test_marks_of_truncated_sampling_are_cut_and_joined_with_rows_that_have_none() -> None:
-    plain = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1])
-    made = plain.replace(truncated_sampling=[np.True_, torch.tensor(False), False])
-    assert made.truncated_sampling == [True, False, False] and made[1].truncated_sampling is None
-    joined = Rollouts.concat([plain, made[0], made[1]])
-    assert joined.truncated_sampling == [False, False, False, True, False, False]
-    assert joined[2] == made[0] == pickle.loads(pickle.dumps(made))[0] and joined[:2] == plain
-    assert made[[1, 0]].truncated_sampling == [False, True, False] and made[:0].truncated_sampling is None
-    padded = made.pad("left")
-    assert padded["truncated_sampling"].tolist() == [[True] * 3, [False] * 3, [False] * 3]
+def test_marks_of_truncated_sampling_stand_at_each_token_of_a_rectangle() -> None:
+    made = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1], truncated_sampling=[True, False, False])
+    assert made.truncated_sampling == [True, False, False] and made[1].truncated_sampling == [False]
+    assert made.pad("left")["truncated_sampling"].tolist() == [[True] * 3, [False] * 3, [False] * 3]
     assert sum(int(pack["truncated_sampling"].sum()) for pack in made.pack(4)) == 3
-    assert "truncated_sampling" not in plain.replace(truncated_sampling=[False] * 3).pad()
     with pytest.raises(ValueError, match="truncated_sampling"):
         made.replace(truncated_sampling=[True])
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinkle
-from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
+from twinkle import DeviceGroup, DeviceMesh, concat, remote_class, remote_function
 from twinkle.engines import Rollouts
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_ranks_get_rows_in_order_and_hand_them_over(holders: tuple[Any, Any], ro
     shares = twinkle.get(three.shares(rollouts))
     size, more = divmod(len(rollouts), 3)
     assert [len(share) for share in shares] == [size + (rank < more) for rank in range(3)]
-    assert plain(Rollouts.concat(shares)) == plain(rollouts)
+    assert plain(concat(shares)) == plain(rollouts)
     pairs = twinkle.get(four.shares(three.joined(rollouts)))
     assert [plain(share) for share in pairs[::2]] == [plain(share) for share in pairs[1::2]]
-    assert plain(Rollouts.concat(pairs[::2])) == plain(rollouts)
+    assert plain(concat(pairs[::2])) == plain(rollouts)

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-import torch
 
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_mesh import DeviceGroup, DeviceMesh
@@ -62,8 +61,3 @@ def test_ids_and_counts_stay_and_other_columns_go() -> None:
     assert kept.prompts == one.prompts and kept.completions is None
     with pytest.raises(KeyError, match="logprobs"):
         select(one, "logprobs")
-
-
-def test_bytes_are_those_of_the_columns_by_token() -> None:
-    one = Rollouts([[1, 2], [3]], rewards=[0.5, 1.0])
-    assert one.nbytes == 3 * torch.int64.itemsize + 3 * torch.float32.itemsize

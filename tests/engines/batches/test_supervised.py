@@ -14,8 +14,8 @@ from tiny_models import CONFIGS, adamw
 from tiny_tokenizer import tiny_tokenizer
 from transformers import Qwen3Config
 
-from twinkle import DataLoader, DeviceMesh
-from twinkle.engines import Rollouts, TransformersModel, supervised, supervised_packs
+from twinkle import DataLoader, DeviceMesh, concat
+from twinkle.engines import Rollouts, TransformersModel, supervised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,14 +86,21 @@ def test_a_loader_packs_a_dataset_on_disk(tmp_path: Path) -> None:
     assert len(pickle.dumps(mapped)) < 50_000  # 2 MB of Arrow stay in their file, which loader processes map too
     mapped = mapped.add_column("length", supervised(rows, tokenizer()).lengths)
     two = DeviceMesh.from_sizes(dp_size=2)  # here, on the driver, a step has one pack for each of its data ranks
-    collate = partial(supervised_packs, tokenizer=tokenizer())
-    loader = DataLoader(mapped, batch_size=20, max_tokens=100, num_workers=1, collate_fn=collate, device_mesh=two)
+    own = tokenizer()
+    loader = DataLoader(
+        mapped,
+        batch_size=20,
+        max_tokens=100,
+        num_workers=1,
+        collate_fn=lambda packs: [supervised(one, own) for one in packs],
+        device_mesh=two,
+    )
     config = Qwen3Config(**{**CONFIGS["qwen3"].to_diff_dict(), "vocab_size": 300})
     packed, padded = (TransformersModel(config, optimizer=adamw) for _ in range(2))
     packs = next(iter(loader))
     assert len(packs) == 2 and all(60 < sum(pack.lengths) <= 100 for pack in packs)
     told = packed.forward_backward(packs)
-    assert told["tokens"] == padded.forward_backward(Rollouts.concat(packs))["tokens"] > 0
+    assert told["tokens"] == padded.forward_backward(concat(packs))["tokens"] > 0
 
 
 def test_a_loader_collates_for_a_model() -> None:
@@ -143,8 +150,6 @@ def test_tools_and_variables_go_to_the_template_those_of_a_row_first() -> None:
     rows = [CHAT[:2], {"messages": CHAT[:2], "tools": '[{"name": "g"}]', "chat_template_kwargs": {"mood": "wild"}}]
     made = texts(supervised(rows, tokenizer(template), **options), counted=False)
     assert [text.split("user")[0] for text in made] == ['[{"name": "f"}]calm', '[{"name": "g"}]wild']
-    (pack,) = supervised_packs([rows], tokenizer(template), **options)
-    assert pack == supervised(rows, tokenizer(template), **options)
 
 
 @pytest.mark.parametrize("role", ["model", "gpt", "bot", "Assistant", "ASSISTANT"])

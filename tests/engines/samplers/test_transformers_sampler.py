@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 import twinkle
-from twinkle import DeviceGroup, DeviceMesh, WeightSync, WeightSyncError
+from twinkle import DeviceGroup, DeviceMesh, WeightSync, WeightSyncError, concat
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler, load, save
 from twinkle_remote import run_on_workers
 
@@ -49,7 +49,7 @@ def test_logprobs_are_those_at_the_temperature_before_tokens_are_left_out(option
     made = TransformersSampler(Build("qwen2")).sample(IDS[:2], SamplingParams(max_new_tokens=4, seed=1, **options))
     told = options["temperature"] or 1.0
     assert made.temperatures == [told] * 2 and made.logprobs is not None
-    assert made.truncated_sampling == ([True] * 2 if options.keys() & {"top_k", "top_p", "min_p"} else None)
+    assert made.truncated_sampling == ([bool(options.keys() & {"top_k", "top_p", "min_p"})] * 2)
     for ids, prompt, own in zip(made.ids, IDS, made.logprobs, strict=False):
         with torch.no_grad():
             logits = Build("qwen2")()(input_ids=ids[None]).logits[0, :-1] / told
@@ -329,7 +329,7 @@ def test_rows_of_several_sources_have_none_where_they_have_no_column() -> None:
     sampler = TransformersSampler(Build("llama"), params=SamplingParams(max_new_tokens=2))
     whole = sampler.sample(rows)
     assert whole.columns == {"answer": ["4", None, None], "tests": [None, None, ["t"]]}
-    assert Rollouts.concat([sampler.sample([row]) for row in rows]).columns == whole.columns
+    assert concat([sampler.sample([row]) for row in rows]).columns == whole.columns
 
 
 def test_special_tokens_are_shown_to_rewards_that_want_them() -> None:

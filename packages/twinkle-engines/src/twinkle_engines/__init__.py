@@ -12,15 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_engines.algorithms.advantages import Advantages as Advantages
     from twinkle_engines.algorithms.advantages import advantages as advantages
-    from twinkle_engines.algorithms.agreement import mismatch as mismatch
     from twinkle_engines.algorithms.correction import Correction as Correction
+    from twinkle_engines.algorithms.correction import mismatch as mismatch
     from twinkle_engines.algorithms.episodes import overlong as overlong
     from twinkle_engines.algorithms.episodes import rewards_differ as rewards_differ
     from twinkle_engines.algorithms.grading import rewards as rewards
-    from twinkle_engines.batches.preferences import preferences as preferences
     from twinkle_engines.batches.rollouts import Rollouts as Rollouts
+    from twinkle_engines.batches.supervised import preferences as preferences
     from twinkle_engines.batches.supervised import supervised as supervised
-    from twinkle_engines.batches.supervised import supervised_packs as supervised_packs
     from twinkle_engines.checkpoints.checkpoint import load as load
     from twinkle_engines.checkpoints.checkpoint import save as save
     from twinkle_engines.models.tiny import tiny_model as tiny_model

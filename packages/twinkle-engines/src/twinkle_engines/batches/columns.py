@@ -51,7 +51,8 @@ class Column(Generic[T]):
     def __get__(self, rollouts: Rollouts | None, owner: type) -> Column[T] | list[T] | None:
         if rollouts is None:
             return self
-        return rollouts.column(self._name) if self._name in rollouts.all_columns(KNOWN[self._name]) else None
+        found = {"token": rollouts.tokens, "sequence": rollouts.sequences, "row": rollouts.rows}[KNOWN[self._name]]
+        return rollouts.column(self._name) if self._name in found else None
 
 
 def stored(column: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Micro-batches: any form of batch becomes flat columns, which are cut, and padded or packed, into what is computed."""
+"""Micro-batches: any form of batch becomes rollouts, which are cut, and padded or packed, into what is computed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from twinkle_engines.batches import OF_THE_WHOLE
-from twinkle_engines.batches.padding import TEMPERATURES, Flat, Padded, fit
+from twinkle_engines.batches.padding import TEMPERATURES, Padded, fit, packed, padded
 from twinkle_engines.batches.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -21,13 +20,15 @@ Columns: TypeAlias = Rollouts | Mapping[str, object]
 """Sequences as a caller gives them: rollouts, or a collator's mapping."""
 Batch: TypeAlias = Columns | Sequence[Columns]
 """Columns; or a list of them, each of which is a pack."""
+Packs: TypeAlias = list[list[int]] | None
+"""The numbers of the sequences of each pack, where the rows that were given are packs."""
 
 IGNORED = -100
 """The label of a token that does not count, as in Transformers."""
 
 
-def flat(batch: Columns) -> Flat:
-    """The columns of a batch without padding, in the host's memory.
+def read(batch: Columns) -> tuple[Rollouts, Packs]:
+    """The sequences of a batch without padding, in the host's memory; columns by token keep the names of models.
 
     Args:
         batch: Rollouts; or a mapping of columns (rows, tokens), padded on either side: input_ids, and attention_mask
@@ -38,38 +39,41 @@ def flat(batch: Columns) -> Flat:
             those of the attention_mask, or of packs.
     """
     if isinstance(batch, Rollouts):
-        return batch.flat(torch.device("cpu"))
+        own = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in batch.tokens.items()}
+        return Rollouts.built(own, batch.sequences, batch.rows, batch.lengths, batch.counts), None
     columns = {name: column for name, one in batch.items() if (column := _column(name, one)) is not None}
     if "input_ids" not in columns:
         raise ValueError(
             f"a batch has input_ids, but this mapping has {', '.join(map(str, batch)) or 'no column'}; use a collator "
             "that gives input_ids"
         )
-    ids = columns["input_ids"]
-    positions = columns.pop("position_ids", None)
+    ids, positions = columns.pop("input_ids"), columns.pop("position_ids", None)
     there = _read_mask(columns.pop("attention_mask", None), ids)
-    packs = None
-    if positions is None:
-        lengths = there.sum(1).tolist()
-    else:
-        lengths, packs = _read_positions(positions, there, "attention_mask" in batch)
+    lengths, packs = there.sum(1).tolist(), None
+    if positions is not None and "attention_mask" not in batch:
+        lengths, packs = _read_packs(positions)
+    elif positions is not None and bool((there & (positions != there.cumsum(1) - 1)).any()):
+        raise ValueError(
+            "position_ids with an attention_mask count each row's tokens from 0; leave out attention_mask for rows "
+            "that are packs of several sequences"
+        )
     heat = columns.get(TEMPERATURES)
     if heat is not None and heat.dim() == 1 and len(heat) == len(ids):
         columns[TEMPERATURES] = heat[:, None].expand(ids.shape)
-    tokens = {name: column[there] for name, column in columns.items() if column.shape == ids.shape}
+    tokens = {name: column[there] for name, column in columns.items() if column.shape[:2] == ids.shape}
     rest = {name: column for name, column in columns.items() if name not in tokens}
     if wrong := [name for name in ("labels", "mask", TEMPERATURES) if name in rest]:
         raise ValueError(
             f"the column {wrong[0]} has the shape {tuple(rest[wrong[0]].shape)}, but input_ids {tuple(ids.shape)}: use "
             "one value for each token"
         )
-    rows = {} if packs else {name: column for name, column in rest.items() if len(column) == len(ids)}
-    return Flat(tokens, lengths, rows, packs)
+    sequences = {} if packs else {name: column for name, column in rest.items() if len(column) == len(ids)}
+    return Rollouts.built({"ids": ids[there], **tokens}, sequences, {}, lengths, [1] * len(lengths)), packs
 
 
 def _column(name: str, value: Any) -> Tensor | None:
     """A column of a mapping as a tensor, whole numbers as int64; None for one that is no numbers by row."""
-    if value is None or name in OF_THE_WHOLE:
+    if value is None:
         return None
     rows = value.tolist() if getattr(getattr(value, "dtype", None), "kind", "") == "O" else value
     try:
@@ -82,7 +86,7 @@ def _column(name: str, value: Any) -> Tensor | None:
         raise ValueError(
             f"the column {name} is no rectangle of numbers, {error}: pad its rows to one length"
         ) from error
-    is_whole = not made.is_floating_point() and not made.is_complex() and made.dtype != torch.bool
+    is_whole = not made.is_floating_point() and made.dtype != torch.bool
     return None if not made.dim() else made.long() if is_whole else made
 
 
@@ -99,15 +103,8 @@ def _read_mask(mask: Tensor | None, ids: Tensor) -> Tensor:
     return mask.bool()
 
 
-def _read_positions(positions: Tensor, there: Tensor, has_mask: bool) -> tuple[list[int], list[list[int]] | None]:
-    """The lengths of sequences, and the numbers of those of each pack; None where an attention mask has the padding."""
-    if has_mask:
-        if bool((there & (positions != there.cumsum(1) - 1)).any()):
-            raise ValueError(
-                "position_ids with an attention_mask count each row's tokens from 0; leave out attention_mask for rows "
-                "that are packs of several sequences"
-            )
-        return there.sum(1).tolist(), None
+def _read_packs(positions: Tensor) -> tuple[list[int], Packs]:
+    """The lengths of sequences, and the numbers of those of each pack."""
     before = pad(positions[:, :-1], (1, 0), value=-1)
     if bool(((positions != 0) & (positions != before + 1)).any()):
         raise ValueError(
@@ -116,29 +113,29 @@ def _read_positions(positions: Tensor, there: Tensor, has_mask: bool) -> tuple[l
         )
     numbers = (positions.flatten() == 0).cumsum(0) - 1
     counts = [0, *(positions == 0).sum(1).cumsum(0).tolist()]
-    packs = [list(range(first, last)) for first, last in pairwise(counts)]
-    return torch.bincount(numbers).tolist(), packs
+    return torch.bincount(numbers).tolist(), [list(range(first, last)) for first, last in pairwise(counts)]
 
 
-def trainable(columns: Flat) -> Flat:
-    """The columns with what the model is to predict as `targets`, and the tokens that count as `mask`.
+def trainable(rollouts: Rollouts) -> Rollouts:
+    """The rollouts with what the model is to predict as `targets`, and the tokens that count as `mask`.
 
     Raises:
         ValueError: A temperature is not above 0.
     """
-    tokens = dict(columns.tokens)
-    ids = tokens["input_ids"]
-    lengths = torch.tensor(columns.lengths, dtype=torch.int64)
+    tokens = dict(rollouts.tokens)
+    ids = tokens["ids"]
+    lengths = torch.tensor(rollouts.lengths, dtype=torch.int64)
     predicted = torch.ones_like(ids, dtype=torch.bool)
     predicted[(lengths.cumsum(0) - lengths)[lengths > 0]] = False  # nothing comes before a first token
     labels = tokens.pop("labels", ids)
     counted = predicted & (labels != IGNORED) & tokens.get("mask", predicted).bool()
-    if TEMPERATURES in tokens:
+    if TEMPERATURES in tokens:  # of a mapping
         heat = torch.where(predicted, tokens[TEMPERATURES].double(), 1.0)
         if not bool(((heat > 0) & heat.isfinite()).all()):
             raise ValueError("temperatures has a value that is not above 0; of greedy sequences it is 1")
         tokens[TEMPERATURES] = heat
-    return columns._replace(tokens={**tokens, "targets": torch.where(counted, labels, ids), "mask": counted})
+    tokens |= {"targets": torch.where(counted, labels, ids), "mask": counted}
+    return Rollouts.built(tokens, rollouts.sequences, rollouts.rows, rollouts.lengths, rollouts.counts)
 
 
 class MicroBatch(NamedTuple):
@@ -175,7 +172,7 @@ def micro_batches(
     """Cut a batch into micro-batches.
 
     Args:
-        batch: Columns, as `flat` takes them; or a list of such, each of which is packed and computed at once.
+        batch: Columns, as `read` takes them; or a list of such, each of which is packed and computed at once.
         size: Sequences of a padded micro-batch at most; None for all.
         max_tokens: Tokens of a pack at most; None packs lists alone.
         in_pairs: Whether rows of two sequences stay whole.
@@ -185,18 +182,18 @@ def micro_batches(
     """
     before = 0
     for part in parts_of(batch):
-        columns = trainable(flat(part))
-        lengths = columns.lengths
+        given, packs = read(part)
+        rollouts, lengths = trainable(given), given.lengths
         is_list = not isinstance(batch, Rollouts | Mapping)
-        if columns.packs is not None or is_list or max_tokens is not None:
-            packs = columns.packs or fit(lengths, sum(lengths) if max_tokens is None else max_tokens)
-            made = [(columns.packed(pack), pack) for pack in packs]
+        if packs is not None or is_list or max_tokens is not None:
+            packs = packs or fit(lengths, sum(lengths) if max_tokens is None else max_tokens)
+            made = [(packed(rollouts, pack), pack) for pack in packs]
         else:
             step = size or max(len(lengths), 1)
             if in_pairs and isinstance(part, Rollouts) and {*part.counts} <= {0, 2}:
                 step = max(2, step - step % 2)
             cuts = [list(range(i, min(i + step, len(lengths)))) for i in range(0, len(lengths), step)]
-            made = [(columns.padded(cut, width=2), cut) for cut in cuts]
+            made = [(padded(rollouts, cut, width=2), cut) for cut in cuts]
         for one, members in made:
             yield MicroBatch(one, [before + i for i in members], [lengths[i] for i in members])
         before += len(lengths)
@@ -249,7 +246,7 @@ def check_trainable(batch: Batch, in_pairs: bool) -> None:
             continue
         if in_pairs:
             raise ValueError("a loss of pairs needs rows of two, and a mapping has rows of one: use Rollouts")
-        given = [name for name, column in part.items() if column is not None and name not in OF_THE_WHOLE]
+        given = [name for name, column in part.items() if column is not None]
         if len(given) > 1 and not {"labels", "mask"} & {*given}:
             raise ValueError(
                 f"a batch to train on has labels ({IGNORED} where a token does not count) or a mask, but this mapping "

@@ -6,17 +6,19 @@ other, whose first tokens have the position 0, which is how Transformers tells t
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from twinkle_engines.batches.columns import cut, entries
+from twinkle_engines.batches.columns import KNOWN, cut, entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from twinkle_engines.batches.rollouts import Rollouts
 
 Padded: TypeAlias = dict[str, Any]
 """A padded batch or a pack, as a model and its losses read it: tensors; what is no numbers is a list by sequence."""
@@ -28,80 +30,75 @@ TRUNCATED = "truncated_sampling"
 """Whether each token's sequence was drawn from a part of the vocabulary."""
 
 
-class Flat(NamedTuple):
-    """Columns of some sequences.
+def padded(
+    rollouts: Rollouts, sequences: Sequence[int], side: Side = "right", pad_id: int = 0, width: int = 0
+) -> Padded:
+    """Some sequences as rectangles, 0 where there is no token (a temperature: 1).
 
-    Attributes:
-        tokens: Each column by token, of all sequences one after the other: input_ids and others.
-        lengths: Tokens of each sequence.
-        rows: Columns with an entry for each sequence.
-        packs: The numbers of the sequences of each pack, where the rows that were given are packs.
+    Args:
+        rollouts: Their rollouts.
+        sequences: Their numbers.
+        side: Where the padding is.
+        pad_id: Stands in `input_ids` where there is no token.
+        width: Tokens of a row at least.
+
+    Returns:
+        `input_ids`, `attention_mask`, and the other columns by name.
     """
-
-    tokens: dict[str, Any]
-    lengths: list[int]
-    rows: dict[str, Any]
-    packs: list[list[int]] | None = None
-
-    def padded(self, sequences: Sequence[int], side: Side = "right", pad_id: int = 0, width: int = 0) -> Padded:
-        """Some sequences as rectangles, 0 where there is no token (a temperature: 1).
-
-        Args:
-            sequences: Their numbers.
-            side: Where the padding is.
-            pad_id: Stands in `input_ids` where there is no token.
-            width: Tokens of a row at least.
-
-        Returns:
-            `input_ids`, `attention_mask`, and the other columns by name.
-        """
-        lengths = torch.tensor([self.lengths[i] for i in sequences], dtype=torch.int64)
-        width = max([width, *lengths.tolist()])
-        places = torch.arange(width)[None]
-        there = places < lengths[:, None] if side == "right" else places >= width - lengths[:, None]
-        chosen = self._places(sequences)
-
-        def rectangle(values: Any, filler: int) -> Any:
-            if not isinstance(values, Tensor):
-                return self._by_sequence(values, sequences)
-            whole = values.new_full((len(sequences), width, *values.shape[1:]), filler)
-            whole[there.to(values.device)] = values[chosen.to(values.device)]
-            return whole
-
-        fillers = {"input_ids": pad_id, TEMPERATURES: 1}
-        made = {name: rectangle(_numbers(values), fillers.get(name, 0)) for name, values in self.tokens.items()}
-        return {**made, "attention_mask": there.long().to(made["input_ids"].device), **self._rows(sequences)}
-
-    def packed(self, sequences: Sequence[int]) -> Padded:
-        """Some sequences as a pack: `input_ids`, `position_ids`, `sequence_ids` (number in the batch), the others."""
-        chosen, device = self._places(sequences), self.tokens["input_ids"].device
-        made = {
-            name: own[chosen.to(own.device)][None] if isinstance(own, Tensor) else self._by_sequence(own, sequences)
-            for name, own in ((name, _numbers(values)) for name, values in self.tokens.items())
-        }
-        positions = torch.cat([torch.arange(self.lengths[i]) for i in sequences])
-        numbers = torch.cat([torch.full((self.lengths[i],), i) for i in sequences])
-        layout = {"position_ids": positions[None].to(device), "sequence_ids": numbers[None].to(device)}
-        return {**made, **layout, **self._rows(sequences)}
-
-    def _places(self, sequences: Sequence[int]) -> Tensor:
-        """The places of the tokens of some sequences in the flat columns."""
-        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
-        parts = [torch.arange(starts[i], starts[i + 1]) for i in sequences]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-    def _by_sequence(self, values: Any, sequences: Sequence[int]) -> list[Any]:
-        ends = [0, *accumulate(self.lengths)]
-        return [cut(values, ends[i], ends[i + 1]) for i in sequences]
-
-    def _rows(self, sequences: Sequence[int]) -> Padded:
-        return {name: entries(values, sequences) for name, values in self.rows.items()}
+    lengths = torch.tensor([rollouts.lengths[i] for i in sequences], dtype=torch.int64)
+    width = max([width, *lengths.tolist()])
+    places = torch.arange(width)[None]
+    there = places < lengths[:, None] if side == "right" else places >= width - lengths[:, None]
+    fillers = {"input_ids": pad_id, TEMPERATURES: 1}
+    made: Padded = {}
+    for name, values in _by_token(rollouts, sequences).items():
+        made[name] = values
+        if isinstance(values, Tensor):
+            made[name] = values.new_full((len(sequences), width, *values.shape[1:]), fillers.get(name, 0))
+            made[name][there.to(values.device)] = values
+    return {**made, "attention_mask": there.long().to(made["input_ids"].device), **_by_sequence(rollouts, sequences)}
 
 
-def _numbers(values: Any) -> Any:
-    """An array of numbers as a tensor; all else as it is."""
-    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
-    return torch.as_tensor(values) if is_array else values
+def packed(rollouts: Rollouts, sequences: Sequence[int]) -> Padded:
+    """Some sequences as a pack: `input_ids`, `position_ids`, `sequence_ids` (number in the batch), the others."""
+    made = {name: one[None] if isinstance(one, Tensor) else one for name, one in _by_token(rollouts, sequences).items()}
+    device = made["input_ids"].device
+    positions = torch.cat([torch.arange(rollouts.lengths[i]) for i in sequences])
+    numbers = torch.cat([torch.full((rollouts.lengths[i],), i) for i in sequences])
+    layout = {"position_ids": positions[None].to(device), "sequence_ids": numbers[None].to(device)}
+    return {**made, **layout, **_by_sequence(rollouts, sequences)}
+
+
+def _by_token(rollouts: Rollouts, sequences: Sequence[int]) -> Padded:
+    """The columns by token of some sequences, by the names of models: a tensor of all tokens, else a list by sequence.
+
+    What is one a sequence for a model, its temperature, stands at each token.
+    """
+    starts = rollouts.starts[1]
+    places = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in sequences] or [torch.empty(0).long()])
+    made: Padded = {}
+    for name, given in rollouts.tokens.items():
+        is_array = isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
+        values = torch.as_tensor(given) if is_array else given
+        is_tensor = isinstance(values, Tensor)
+        made["input_ids" if name == "ids" else name] = (
+            values[places.to(values.device)]
+            if is_tensor
+            else [cut(values, starts[i], starts[i + 1]) for i in sequences]
+        )
+    for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
+        if name in rollouts.sequences:
+            each = torch.tensor([rollouts.sequences[name][i] for i in sequences], dtype=dtype)
+            lengths = torch.tensor([rollouts.lengths[i] for i in sequences], dtype=torch.int64)
+            made[name] = each.repeat_interleave(lengths).to(made["input_ids"].device)
+    return made
+
+
+def _by_sequence(rollouts: Rollouts, sequences: Sequence[int]) -> Padded:
+    """The further columns by sequence and by row, with an entry for each sequence."""
+    rows = [bisect_right(rollouts.starts[0], i) - 1 for i in sequences]
+    made = {name: entries(one, sequences) for name, one in rollouts.sequences.items() if name not in KNOWN}
+    return {**made, **{name: entries(one, rows) for name, one in rollouts.columns.items()}}
 
 
 def fit(lengths: Sequence[int], length: int) -> list[list[int]]:

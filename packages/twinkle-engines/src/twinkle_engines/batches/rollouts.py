@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,23 +21,13 @@ from twinkle_engines.batches.columns import (
     equal,
     stored,
 )
-from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Flat, Padded, Side, fit
-from twinkle_engines.batches.row_operations import (
-    ROWS,
-    check,
-    concat,
-    flat,
-    join,
-    names_of,
-    row_numbers,
-    select,
-    shown,
-)
+from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Padded, Side, fit, packed, padded
+from twinkle_engines.batches.row_operations import ROWS, check, concat, names_of, row_numbers, shown
 from twinkle_remote import register_type
 from twinkle_remote.rows import register_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from twinkle_engines.batches.columns import By
 
@@ -46,7 +36,8 @@ if TYPE_CHECKING:
 class Rollouts:
     """Sequences of tokens, in rows: a row is a prompt with the `counts[i]` sequences that were made of it.
 
-    It is a value: operations return new ones, which share memory with it. It has rows for `slice_dp` and "flatten".
+    It is a value: operations return new ones, which share memory with it. It has rows for `slice_dp` and "flatten", and
+    for `twinkle.take`, `concat`, `join` and `select`; ids and counts are in what is selected.
     Invariant, which the constructor enforces: each column has an entry for each of its tokens, sequences or rows. Each
     column is also an attribute by its name, such as `logprobs`: a list with an entry for each sequence, or row.
 
@@ -54,7 +45,7 @@ class Rollouts:
         tokens: Each column by token, of all sequences one after the other: any value with as many rows.
         sequences: Each column by sequence: `completions` (texts), `finish` ("stop" or "length"), `temperatures` (at
             which each was drawn; greedy: 1), `truncated_sampling` (whether it was drawn from a part of the tokens, by
-            top_k, top_p or min_p; left out where none was), and others.
+            top_k, top_p or min_p), and others.
         rows: Each column by row: `prompts`, and others.
         lengths: Tokens of each sequence, at or above 0.
         counts: Sequences of each row, at or above 0.
@@ -132,12 +123,9 @@ class Rollouts:
         """
         lengths = [len(sequence) for sequence in ids]
         empty = self._fill({}, {}, {}, lengths, [1] * len(lengths) if counts is None else [int(one) for one in counts])
-        given = {"ids": ids, "mask": mask, "logprobs": logprobs, "ref_logprobs": ref_logprobs, "rewards": rewards}
-        given |= {"advantages": advantages, "versions": versions, "values": values, "returns": returns}
-        given |= {"proximal": proximal, "teacher": teacher, "prompts": prompts, "completions": completions}
-        given |= {"finish": finish, TEMPERATURES: temperatures, TRUNCATED: truncated_sampling}
-        made = empty._with({name: column for name, column in given.items() if column is not None}, columns or {})
-        vars(self).update(vars(made))
+        arguments = locals()
+        given = {name: arguments[name] for name in KNOWN if arguments[name] is not None}
+        vars(self).update(vars(empty._with(given, columns or {})))
 
     @staticmethod
     def built(*fields: Any) -> Rollouts:
@@ -166,13 +154,7 @@ class Rollouts:
                 place[name] = list(column) if kind is None else [kind(one) for one in column]
         made = Rollouts.built(tokens, sequences, rows, self.lengths, self.counts)
         check(made)
-        if not any(sequences.get(TRUNCATED, ())):
-            sequences.pop(TRUNCATED, None)
         return made
-
-    def all_columns(self, by: By) -> dict[str, Any]:
-        """The columns by token, by sequence or by row, by name."""
-        return {"token": self.tokens, "sequence": self.sequences, "row": self.rows}[by]
 
     @property
     def ids(self) -> list[Tensor]:
@@ -221,9 +203,10 @@ class Rollouts:
             )
         if name in KNOWN:
             return self._with({name: values}, {})
-        places = {one: {**self.all_columns(one)} for one in cast("tuple[By, ...]", ("token", "sequence", "row"))}
-        for place in places.values():
-            place.pop(name, None)
+        places: dict[str, dict[str, Any]] = {
+            one: {key: column for key, column in columns.items() if key != name}
+            for one, columns in (("token", self.tokens), ("sequence", self.sequences), ("row", self.rows))
+        }
         if by == "token":
             places[by][name] = by_token(name, values, self.lengths)
         else:
@@ -251,7 +234,7 @@ class Rollouts:
         return Rollouts.built(self.tokens, self.sequences, kept, lengths, counts)._with(given, rows)
 
     @cached_property
-    def _starts(self) -> tuple[list[int], list[int]]:
+    def starts(self) -> tuple[list[int], list[int]]:
         """The first sequence of each row, and the first token of each sequence, with the ends of the last ones."""
         return [0, *accumulate(self.counts)], [0, *accumulate(self.lengths)]
 
@@ -273,40 +256,23 @@ class Rollouts:
         rows, is_one = row_numbers(key, len(self))
         if is_one:
             return self._rows(rows[0], rows[0] + 1)
-        return Rollouts.concat([self._rows(row, row + 1) for row in rows]) if rows else self[:0]
+        return concat([self._rows(row, row + 1) for row in rows]) if rows else self[:0]
 
     def __iter__(self) -> Iterator[Rollouts]:
         """Each row, as rollouts of one row."""
         return (self._rows(row, row + 1) for row in range(len(self)))
 
     def _rows(self, start: int, stop: int) -> Rollouts:
-        sequences, tokens = self._starts
+        sequences, tokens = self.starts
         first, last = sequences[start], sequences[stop]
         begin, end = tokens[first], tokens[last]
-        by_sequence = {name: cut(column, first, last) for name, column in self.sequences.items()}
-        if not any(by_sequence.get(TRUNCATED, ())):
-            by_sequence.pop(TRUNCATED, None)
         return Rollouts.built(
             {name: cut(column, begin, end) for name, column in self.tokens.items()},
-            by_sequence,
+            {name: cut(column, first, last) for name, column in self.sequences.items()},
             {name: cut(column, start, stop) for name, column in self.rows.items()},
             self.lengths[first:last],
             self.counts[start:stop],
         )
-
-    @staticmethod
-    def concat(parts: Iterable[Rollouts]) -> Rollouts:
-        """The rows of all parts, one after the other; parts without rows may have other columns.
-
-        A further column by row that a part has not, as of rows of another source, is None in its rows.
-
-        ValueError: there is no part, or one has a column by token or sequence, or prompts, that another has not.
-        """
-        return concat(list(parts))
-
-    def flat(self, device: torch.device | None = None) -> Flat:
-        """The columns by the names of models, on a device; what is one a sequence stands at each token."""
-        return flat(self, device)
 
     def pad(self, side: Side = "right", pad_id: int = 0) -> Padded:
         """Every column as a rectangle [sequences, longest, ...], 0 where there is no token (a temperature: 1).
@@ -319,7 +285,7 @@ class Rollouts:
             `input_ids`, `attention_mask`, `position_ids` (0 at each first token), and the other columns by name: those
             by sequence and by row with an entry for each sequence. What is no numbers is a list by sequence.
         """
-        made = self.flat().padded(range(len(self.lengths)), side, pad_id)
+        made = padded(self, range(len(self.lengths)), side, pad_id)
         return {**made, "position_ids": (made["attention_mask"].cumsum(1) - 1).clamp(min=0) * made["attention_mask"]}
 
     def pack(self, length: int) -> list[Padded]:
@@ -336,17 +302,7 @@ class Rollouts:
         Raises:
             ValueError: A sequence is longer than that.
         """
-        columns = self.flat()
-        return [columns.packed(pack) for pack in fit(self.lengths, length)]
-
-    @staticmethod
-    def join(parts: Sequence[Rollouts]) -> Rollouts:
-        """The columns of all parts, of the same sequences; a later part wins a name. ValueError: of other sequences."""
-        return join(parts)
-
-    def select(self, names: Collection[object]) -> Rollouts:
-        """The same rows with these columns; `ids` and `counts` stay. ValueError: there is no such column."""
-        return select(self, names)
+        return [packed(self, pack) for pack in fit(self.lengths, length)]
 
     def sequence_rewards(self) -> Tensor:
         """The reward of each sequence, the sum over its tokens: [sequences].
@@ -357,11 +313,6 @@ class Rollouts:
         if (rewards := self.rewards) is None:
             raise ValueError("these rollouts have no rewards: grade them first, or replace(rewards=...)")
         return torch.stack([reward.sum() for reward in rewards]) if rewards else self.tokens["rewards"]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors and arrays by token."""
-        return sum(getattr(values, "nbytes", 0) for values in self.tokens.values())
 
     def groups(self) -> list[range]:
         """The sequences of each row."""

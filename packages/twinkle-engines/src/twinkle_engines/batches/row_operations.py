@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from twinkle_engines.batches.columns import KNOWN, chained, entries
-from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Flat
+from twinkle_engines.batches.columns import KNOWN, chained
+from twinkle_engines.batches.padding import TEMPERATURES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,27 +38,23 @@ def check(rollouts: Rollouts) -> None:
 
 
 def concat(every: Sequence[Rollouts]) -> Rollouts:
-    """The rows of all parts, one after the other; see `Rollouts.concat`."""
-    if not every:
-        raise ValueError("no parts: rollouts of no rows take their columns from a part, such as rollouts[:0]")
+    """The rows of all parts, one after the other; parts without rows may have other columns.
+
+    A further column by row that a part has not, as of rows of another source, is None in its rows.
+
+    ValueError: one has a column by token or sequence, or prompts, that another has not.
+    """
     used = [part for part in every if len(part)] or every[:1]
     own = [name for part in every for name in part.rows if name not in KNOWN]  # a part without rows shows its columns
     names = dict.fromkeys([*(name for part in used for name in part.rows), *own])
     if len(used) == 1 and names.keys() == used[0].rows.keys():
         return used[0]
-    strict = [{*one.tokens, *one.sequences, *(one.rows.keys() & KNOWN.keys())} - {TRUNCATED} for one in used]
+    strict = [{*one.tokens, *one.sequences, *(one.rows.keys() & KNOWN.keys())} for one in used]
     if other := [names for names in strict if names != strict[0]]:
         raise ValueError(f"what is joined has the same columns, but only one part has {sorted(strict[0] ^ other[0])}")
-    sequences: dict[str, Any] = {
-        name: chained([part.sequences[name] for part in used]) for name in used[0].sequences if name != TRUNCATED
-    }
-    if any(TRUNCATED in part.sequences for part in used):
-        sequences[TRUNCATED] = [
-            flag for part in used for flag in part.sequences.get(TRUNCATED, [False] * len(part.lengths))
-        ]
     return used[0].built(
         {name: chained([part.tokens[name] for part in used]) for name in used[0].tokens},
-        sequences,
+        {name: chained([part.sequences[name] for part in used]) for name in used[0].sequences},
         {name: chained([part.rows.get(name, [None] * len(part)) for part in used]) for name in names},
         [n for part in used for n in part.lengths],
         [n for part in used for n in part.counts],
@@ -66,7 +62,7 @@ def concat(every: Sequence[Rollouts]) -> Rollouts:
 
 
 def join(parts: Sequence[Rollouts]) -> Rollouts:
-    """The columns of all parts, of the same sequences; see `Rollouts.join`."""
+    """The columns of all parts, of the same sequences; a later part wins a name. ValueError: of other sequences."""
     first = parts[0]
     for part in parts[1:]:
         same = (part.counts, part.lengths) == (first.counts, first.lengths)
@@ -78,7 +74,7 @@ def join(parts: Sequence[Rollouts]) -> Rollouts:
 
 
 def select(rollouts: Rollouts, names: Collection[object]) -> Rollouts:
-    """The same rows with some columns; see `Rollouts.select`."""
+    """The same rows with these columns, and `ids` and `counts`. ValueError: there is no such column."""
     known = names_of(rollouts)
     if strange := [name for name in names if name not in known]:
         raise ValueError(f"there is no column {strange[0]!r}, but {', '.join(known)}")
@@ -102,22 +98,6 @@ def row_numbers(key: Any, rows: int) -> tuple[list[int], bool]:
     if any(isinstance(one, bool) or str(getattr(one, "dtype", "")).endswith("bool") for one in numbers):
         raise TypeError(f"rows are chosen by numbers, got {key!r:.60}; [i for i, keep in enumerate(flags) if keep]")
     return [range(rows)[int(one)] for one in numbers], is_one
-
-
-def flat(rollouts: Rollouts, device: torch.device | None) -> Flat:
-    """The columns by the names of models; see `Rollouts.flat`."""
-    found = {"input_ids" if name == "ids" else name: values for name, values in rollouts.tokens.items()}
-    lengths = torch.tensor(rollouts.lengths, dtype=torch.int64)
-    for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
-        if (each := rollouts.sequences.get(name)) is not None:
-            spread = torch.tensor(each, dtype=dtype).repeat_interleave(lengths)
-            found[name] = spread.to(rollouts.tokens["ids"].device)
-    if device is not None:
-        found = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in found.items()}
-    own = [row for row, group in enumerate(rollouts.groups()) for _ in group]
-    rows = {name: column for name, column in rollouts.sequences.items() if name not in KNOWN}
-    rows |= {name: entries(column, own) for name, column in rollouts.columns.items()}
-    return Flat(found, rollouts.lengths, rows)
 
 
 def shown(rollouts: Rollouts) -> str:

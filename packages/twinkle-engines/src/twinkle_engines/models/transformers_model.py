@@ -6,7 +6,6 @@ import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from twinkle_engines.batches import OF_THE_WHOLE
 from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
     from twinkle_mesh import DeviceMesh
 
 
-_WHOLE = tuple(f"batch.{column}" for column in OF_THE_WHOLE)
-_options: Any = {"split": ("batch",), "replicate": _WHOLE, "collective": True, "balance": True}
-_of_a_batch = remote_function("slice_dp", collect="first", **_options)
+_of_a_batch = remote_function("slice_dp", collect="first", split=("batch",), collective=True, balance=True)
 _on_all = remote_function("all", collect="first", sync=True, collective=True)
 _NOTHING = {"loss": 0.0, "tokens": 0.0}
 
