@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import twinkle
-from twinkle.cli import doctor, mesh, replay, serve
+from twinkle.cli import doctor, mesh, replay, rollouts, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"twinkle {twinkle.__version__}")
     parser.set_defaults(run=None)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (mesh, serve, replay, doctor):
+    for command in (mesh, serve, rollouts, replay, doctor):
         command.add_parser(subparsers)
     try:
         args = parser.parse_args(argv)

@@ -11,9 +11,11 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_engines import Advantages as Advantages
+    from twinkle_engines import Checkpoints as Checkpoints
     from twinkle_engines import Correction as Correction
     from twinkle_engines import JSONLSink as JSONLSink
     from twinkle_engines import Rollouts as Rollouts
+    from twinkle_engines import RolloutSink as RolloutSink
     from twinkle_engines import SamplingParams as SamplingParams
     from twinkle_engines import TensorBoardSink as TensorBoardSink
     from twinkle_engines import TransformersModel as TransformersModel
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from twinkle_engines import VLLMSampler as VLLMSampler
     from twinkle_engines import WandbSink as WandbSink
     from twinkle_engines import advantages as advantages
+    from twinkle_engines import evaluate as evaluate
     from twinkle_engines import load as load
     from twinkle_engines import mismatch as mismatch
     from twinkle_engines import overlong as overlong
     from twinkle_engines import preferences as preferences
     from twinkle_engines import rewards as rewards
     from twinkle_engines import rewards_differ as rewards_differ
+    from twinkle_engines import rollout_page as rollout_page
     from twinkle_engines import save as save
     from twinkle_engines import supervised as supervised
     from twinkle_engines import tiny_model as tiny_model

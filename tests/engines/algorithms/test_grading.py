@@ -14,7 +14,7 @@ import torch
 
 import twinkle_remote as twinkle
 from twinkle.engines import Rollouts, rewards
-from twinkle_engines.batches.row_operations import names_of
+from twinkle_engines.batches.columns import names_of
 from twinkle_mesh import DeviceGroup, DeviceMesh
 
 
@@ -275,20 +275,3 @@ def test_a_checker_that_needs_the_main_thread_is_refused_elsewhere() -> None:
             twinkle.get(rewards(alarmed, remote_group="judges", device_mesh=mesh).grade(sampled()))
         grader = rewards(length, remote_group="judges", device_mesh=mesh)
         assert twinkle.get(grader.grade(sampled())).sequence_rewards().tolist() == [2, 3, 1, 0]
-
-
-class Curriculum:
-    step = 0
-
-    def __call__(self, completions: list[str], **kwargs: Any) -> list[float]:
-        return [float(self.step)] * len(completions)
-
-
-@pytest.mark.parametrize("mode", ["local", "threads"])
-def test_a_grader_has_copies_of_its_functions_in_every_mode(mode: Any) -> None:
-    with twinkle.session(mode, groups=[DeviceGroup("judges", 1, "CPU")]):
-        function = Curriculum()
-        place: dict[str, Any] = {"remote_group": "judges", "device_mesh": DeviceMesh.from_sizes(dp_size=1)}
-        grader = rewards(function, **place)
-        function.step = 3
-        assert twinkle.get(grader.grade(sampled())).sequence_rewards().tolist() == [0] * 4

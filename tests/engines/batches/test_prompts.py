@@ -10,8 +10,7 @@ import torch
 from tiny_tokenizer import tiny_tokenizer
 from tokenizers import processors
 
-from twinkle_engines.batches.chats import Template
-from twinkle_engines.batches.prompts import to_ids
+from twinkle_engines.batches.chats import Template, to_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +84,7 @@ def test_a_chat_that_ends_with_the_assistant_is_continued(form: Callable[[list[A
 
 
 def test_a_template_gets_tools_and_variables_those_of_a_row_first() -> None:
-    from twinkle_engines.batches.prompts import encoded_rows
+    from twinkle_engines.batches.chats import encoded_rows
 
     tokenizer = with_marks(
         begin=False, end=False, template="{{ tools | tojson }} {{ thinking }}{{ messages[0].content }}"

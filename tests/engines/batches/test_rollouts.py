@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from twinkle import concat
 from twinkle.engines import Rollouts
-from twinkle_engines.batches.row_operations import names_of
+from twinkle_engines.batches.columns import names_of
 
 FORMS: dict[str, Any] = {
     "texts": lambda numbers: [f"t{n}" for n in numbers],

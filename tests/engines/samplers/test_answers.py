@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from twinkle.engines import SamplingParams, TransformersSampler
-from twinkle_engines.samplers.answers import Answer, to_rollouts
+from twinkle_engines.samplers.sampler import Answer, to_rollouts
 
 END = 0
 

@@ -31,6 +31,20 @@ def test_lines_of_json_come_back(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_was_resumed_logs_each_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JSONLSink(path)
+    for step in (1, 2, 3):
+        sink.log({"loss": step}, step=step)
+    with path.open("a") as file:
+        file.write('{"step": 4, "lo')  # the run was killed
+    resumed = JSONLSink(path)
+    for step, loss in ((2, 20), (3, 30), (3, 31), (5, 50), (4, 40)):
+        resumed.log({"loss": loss}, step=step)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["step"], one["loss"]) for one in lines] == [(1, 1), (2, 20), (3, 31), (4, 40)]
+
+
 @pytest.mark.parametrize("value", ["high", None, [1.0], torch.ones(2), np.ones(2)])
 def test_a_metric_that_is_no_number_is_refused(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "metrics.jsonl"

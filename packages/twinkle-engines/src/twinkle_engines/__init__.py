@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from twinkle_engines.algorithms.correction import mismatch as mismatch
     from twinkle_engines.algorithms.episodes import overlong as overlong
     from twinkle_engines.algorithms.episodes import rewards_differ as rewards_differ
+    from twinkle_engines.algorithms.evaluate import evaluate as evaluate
     from twinkle_engines.algorithms.grading import rewards as rewards
     from twinkle_engines.batches.rollouts import Rollouts as Rollouts
     from twinkle_engines.batches.supervised import preferences as preferences
     from twinkle_engines.batches.supervised import supervised as supervised
+    from twinkle_engines.checkpoints.checkpoint import Checkpoints as Checkpoints
     from twinkle_engines.checkpoints.checkpoint import load as load
     from twinkle_engines.checkpoints.checkpoint import save as save
     from twinkle_engines.models.tiny import tiny_model as tiny_model
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from twinkle_engines.samplers.params import SamplingParams as SamplingParams
     from twinkle_engines.samplers.transformers_sampler import TransformersSampler as TransformersSampler
     from twinkle_engines.samplers.vllm_sampler import VLLMSampler as VLLMSampler
+    from twinkle_engines.tracking.rollout_page import rollout_page as rollout_page
+    from twinkle_engines.tracking.rollout_sink import RolloutSink as RolloutSink
     from twinkle_engines.tracking.sinks import JSONLSink as JSONLSink
     from twinkle_engines.tracking.sinks import TensorBoardSink as TensorBoardSink
     from twinkle_engines.tracking.sinks import WandbSink as WandbSink

@@ -88,7 +88,11 @@ class Options(NamedTuple):
 
 def _estimated(rollouts: Rollouts, options: Options) -> Rollouts:
     how, given = options.how, rollouts.sequence_rewards()
-    _check_finite(rollouts)
+    if bool(given.isinf().any()):
+        raise ValueError(
+            f"sequence {int(given.isinf().nonzero()[0])} has an infinite reward, with which none can be compared: use "
+            "a large finite one, or NaN (None in a reward function) for no vote"
+        )
     episodes = episode_rewards(rollouts)
     if options.truncated == "mask":
         rollouts = _masked(rollouts, episodes)
@@ -114,9 +118,8 @@ def _estimated(rollouts: Rollouts, options: Options) -> Rollouts:
         made = _compared(rewards, episodes.rows, how, options.scale, greedy)[of_token]
     if options.scale and how in OF_THE_BATCH:
         made = whitened(made, counted & ~rewards[of_token].isnan())
-    found = made.to(given.dtype)
-    _check_made(found, given, rollouts.lengths)
-    return rollouts.replace(advantages=list(torch.split(found.to(given.device), rollouts.lengths)))
+    found = made.to(given.dtype).to(given.device)
+    return rollouts.replace(advantages=list(torch.split(found, rollouts.lengths)))
 
 
 def _by_token(rollouts: Rollouts, name: str) -> torch.Tensor:
@@ -204,26 +207,3 @@ def whitened(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
     own = values[counted]
     spread = own.std(unbiased=False) if len(own) else own.sum()
     return torch.where(counted, (values - own.mean()) / (spread + 1e-8), 0)
-
-
-def _check_finite(rollouts: Rollouts) -> None:
-    every = rollouts.tokens["rewards"]
-    infinite = [i for i, one in enumerate(torch.split(every, rollouts.lengths)) if bool(one.isinf().any())]
-    if infinite:
-        i = infinite[0]
-        row = next(row for row, group in enumerate(rollouts.groups()) if i in group)
-        raise ValueError(
-            f"sequence {i} (row {row}) has an infinite reward, and no sequence can be compared with it: use a large "
-            "finite reward, or NaN (None in a reward function) for no vote"
-        )
-
-
-def _check_made(found: torch.Tensor, given: torch.Tensor, lengths: list[int]) -> None:
-    if bool(found.isfinite().all()):
-        return
-    i = next(i for i, one in enumerate(torch.split(found, lengths)) if not bool(one.isfinite().all()))
-    raise ValueError(
-        f"the rewards of sequence {i} and its others, such as {float(given[i])}, are too large to take their "
-        f"differences in {str(given.dtype).removeprefix('torch.')}, or a column that they are made of is not finite: "
-        "use rewards of smaller size"
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import math
 import sys
@@ -55,17 +54,11 @@ def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, 
 
 @remote_class()
 class Rewards:
-    """Grades rollouts; see `rewards`.
-
-    Args:
-        functions: At least one.
-        weights: One for each.
-    """
+    """Grades rollouts; see `rewards`."""
 
     def __init__(self, functions: list[RewardFunction], weights: list[float]) -> None:
-        # copies in every mode: what a program sets on its own object is seen in none
-        self._functions, self._weights = [_copied(one) for one in functions], weights
-        self._names = _names(self._functions)
+        self._functions, self._weights = functions, weights
+        self._names = column_names(self._functions)
         self._watches, self._has_said = True, False
 
     @remote_function(dispatch="slice_dp", collect="flatten")
@@ -238,7 +231,7 @@ def _name(function: RewardFunction) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _names(functions: Sequence[RewardFunction]) -> list[str]:
+def column_names(functions: Sequence[RewardFunction]) -> list[str]:
     """The columns of functions: their names, with a number behind those that come again."""
     names: list[str] = []
     for function in functions:
@@ -246,11 +239,3 @@ def _names(functions: Sequence[RewardFunction]) -> list[str]:
         again = sum(one == name or one.startswith(f"{name}_") for one in names)
         names.append(f"{name}_{again + 1}" if again else name)
     return names
-
-
-def _copied(function: RewardFunction) -> RewardFunction:
-    """An object of the program's as a copy, as a worker has one; what cannot be copied as it is."""
-    try:
-        return copy.deepcopy(function)
-    except Exception:  # it is the object's own
-        return function

@@ -35,13 +35,6 @@ def padded(
 ) -> Padded:
     """Some sequences as rectangles, 0 where there is no token (a temperature: 1).
 
-    Args:
-        rollouts: Their rollouts.
-        sequences: Their numbers.
-        side: Where the padding is.
-        pad_id: Stands in `input_ids` where there is no token.
-        width: Tokens of a row at least.
-
     Returns:
         `input_ids`, `attention_mask`, and the other columns by name.
     """
@@ -103,10 +96,6 @@ def _by_sequence(rollouts: Rollouts, sequences: Sequence[int]) -> Padded:
 
 def fit(lengths: Sequence[int], length: int) -> list[list[int]]:
     """The sequences of each pack, by first fit decreasing (Johnson 1973): at most 11/9 of the fewest packs, and 1.
-
-    Args:
-        lengths: Tokens of each sequence; empty ones need no pack.
-        length: Tokens of a pack at most.
 
     Raises:
         ValueError: A sequence is longer than that.

@@ -13,16 +13,21 @@ from torch import Tensor
 
 from twinkle_engines.batches.columns import (
     KNOWN,
+    ROWS,
     Column,
     alone,
     by_token,
+    check,
+    concat,
     count,
     cut,
     equal,
+    names_of,
+    row_numbers,
+    shown,
     stored,
 )
 from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Padded, Side, fit, packed, padded
-from twinkle_engines.batches.row_operations import ROWS, check, concat, names_of, row_numbers, shown
 from twinkle_remote import register_type
 from twinkle_remote.rows import register_rows
 
@@ -112,9 +117,9 @@ class Rollouts:
             prompts: One a row.
             completions: One a sequence.
             finish: One a sequence, "stop" or "length".
-            truncated_sampling: One flag a sequence: it was drawn from a part of the tokens. None is False.
-            values: A critic's values, as long as the ids.
-            returns: What the critic is to predict, as long as the ids.
+            truncated_sampling: One a sequence.
+            values: As long as the ids, of a critic.
+            returns: As long as the ids: what a critic is to predict.
             proximal: Log-probabilities of the policy before its steps on this batch.
             teacher: Those of a teacher.
 
@@ -290,9 +295,6 @@ class Rollouts:
 
     def pack(self, length: int) -> list[Padded]:
         """All sequences in few mappings of at most `length` tokens, each of the shape [1, tokens] without padding.
-
-        Args:
-            length: Tokens of a pack at most.
 
         Returns:
             `input_ids`, `position_ids` (0 at each first token), `sequence_ids` (which sequence a token belongs to), and

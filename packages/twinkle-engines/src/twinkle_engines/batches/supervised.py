@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twinkle_engines.batches.chats import as_chat, rows_of, template_of
-from twinkle_engines.batches.prompts import ends_of, text_ids
+from twinkle_engines.batches.chats import as_chat, ends_of, rows_of, template_of, text_ids
 from twinkle_engines.batches.rollouts import Rollouts
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
 """Checkpoints of a training: model, loader, stream and version in one folder, complete or absent.
 
-Invariant: a folder named checkpoint-N is complete. `save` writes a hidden folder, flushes it, and then renames it.
+Invariant: a folder that has a checkpoint's name and its parts.json is complete. It is written as a hidden folder,
+flushed, and then renamed. `save` numbers them (checkpoint-00000001), `Checkpoints` names their steps (step-000120).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import shutil
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 
     from twinkle_engines.models.transformers_model import TransformersModel
 
-_PREFIX = "checkpoint-"
+_PREFIX, _STEP, _REPLACED = "checkpoint-", "step-", ".replaced"
 _PARTS = "parts.json"
-"""The file that tells a checkpoint from another folder: the parts that it has."""
+"""The file that tells a checkpoint from another folder: the parts that it has, and the metrics of its step."""
 _OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.distcp", "*.pt", "*.pth")
 
 
@@ -43,9 +45,6 @@ def agreed(what: str) -> Iterator[None]:
     """A block of work without collectives: all ranks leave it with an error where one has failed in it.
 
     It waits for all ranks of the default process group.
-
-    Args:
-        what: The work, for the error, as in "writing the schedule".
 
     Raises:
         Exception: The rank's own.
@@ -100,34 +99,13 @@ def save(
         ValueError: If `keep` is below 1, if gradients wait for the next `step` of a model, if nothing is given, if two
             parts have one name, or if a stream reads the loader: the stream's state holds the loader's.
     """
-    given = {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler}
-    own, parts = _parts(models, {**given, **state})
-    if keep < 1 or not (own or parts):
-        raise ValueError(f"save keeps at least 1 checkpoint of at least one part, got keep={keep} and {sorted(parts)}")
-    if loader is not None and is_read_by_a_stream(loader):
-        raise ValueError(
-            "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
-        )
+    parts = _Parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state}, keep)
     root = Path(folder).absolute()
     with agreed("saving the checkpoint"):
-        root.mkdir(parents=True, exist_ok=True)
-        number = max(map(_number, _named(root)), default=0) + 1
-        partial, final = root / f".{_PREFIX}{number:08d}", root / f"{_PREFIX}{number:08d}"
-        if _writes():
-            shutil.rmtree(partial, ignore_errors=True)
-    for name, model in own.items():
-        get(model.save_state(str(partial / name)))
-    with agreed(f"saving the checkpoint {final}"):
-        if _writes():
-            partial.mkdir(exist_ok=True)
-            for name, part in parts.items():
-                (partial / f"{name}.pkl").write_bytes(pickle.dumps(get(part.state_dict())))
-            (partial / _PARTS).write_text(json.dumps([*own, *parts]), encoding="utf-8")
-            for path in (*partial.rglob("*"), partial):
-                _flush(path)
-            partial.replace(final)
-            _flush(root)
-            _prune(root, keep)
+        number = max(map(_number, _named(root, _PREFIX)), default=0) + 1
+    final = parts.write(root / f"{_PREFIX}{number:08d}", {})
+    with agreed("removing old checkpoints"):
+        _prune(root, _checkpoints(root, _PREFIX)[:-keep])
     return final
 
 
@@ -148,11 +126,11 @@ def load(
             those that you trust.
         models: As for `save`; their parameters are those of the ones that were saved. What the program says of their
             optimizers and schedules holds, and what differs from the checkpoint is said.
-        loader: As for `save`.
-        stream: As for `save`.
-        sync: As for `save`; the next sync publishes the next version.
-        sampler: As for `save`.
-        state: As for `save`.
+        loader: As for `save`, and so the others.
+        stream: The rows that were not delivered are made again.
+        sync: The next sync publishes the next version.
+        sampler: Nothing is drawn again.
+        state: Further parts by name.
 
     Returns:
         The checkpoint's folder; None where there is none, and then nothing has changed.
@@ -162,45 +140,153 @@ def load(
         ValueError: Nothing is given to read into; the folder is a file, or holds a model and no checkpoint; or the
             checkpoint has no state of a part, or is of another model or optimizer: nothing has changed then.
     """
-    own, parts = _parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state})
-    if not own and not parts:
-        raise ValueError("load has nothing to load into: use at least one of models, loader, stream, sync, sampler")
+    parts = _Parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state})
     found = _newest(Path(folder).absolute())
-    if found is None:
-        return None
-    with agreed("reading the checkpoint"):
-        there = json.loads((found / _PARTS).read_text(encoding="utf-8"))
-        if missing := {*own, *parts} - {*there}:
-            raise ValueError(f"{found} has no state of {', '.join(sorted(missing))}, but of {', '.join(there)}")
-        states = {name: pickle.loads((found / f"{name}.pkl").read_bytes()) for name in parts}
-    for name, model in own.items():
-        get(model.load_state(str(found / name)))
-    for name, one in states.items():
-        get(parts[name].load_state_dict(one))
+    if found is not None:
+        parts.read(found)
     return found
 
 
-def _parts(
-    models: Mapping[str, TransformersModel] | None, state: Mapping[str, Any]
-) -> tuple[dict[str, TransformersModel], dict[str, Stateful]]:
-    """The models by name, and the other parts by name."""
-    own = dict(models or {})
-    parts = {}
-    for name, part in state.items():
-        if part is None:
-            continue
-        if name in own:
-            raise ValueError(f"two parts are named {name!r}, of which one would be lost: use another name")
-        if hasattr(part, "save_state") and hasattr(part, "load_state"):
-            own[name] = part
-        elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-            parts[name] = part
-        else:
-            raise TypeError(
-                f"{name}= is a {type(part).__name__}, which has no state: use a model, or what has state_dict and "
-                "load_state_dict"
+class Checkpoints:
+    """Checkpoints of the steps of one training: the last ones, and the best.
+
+    A program that saves every n steps resumes with the same lines that began it; `load(checkpoints.best, ...)` reads
+    the best one.
+
+    Args:
+        folder: As for `save`.
+        keep: Newest steps that stay, at least 1.
+        best: The metric by which one more stays: "reward" keeps the largest, "-loss" the smallest; None for none.
+        parts: As for `save`, by name: models, loader=, stream=, sync=, and anything with a state.
+
+    Raises:
+        TypeError: A part is neither a model nor has a state.
+        ValueError: As for `save`.
+    """
+
+    def __init__(self, folder: str | PathLike[str], *, keep: int = 3, best: str | None = None, **parts: Any) -> None:
+        self._root, self._keep, self._metric = Path(folder).absolute(), keep, best
+        self._parts = _Parts(parts.pop("models", None), parts, keep)
+        with agreed("looking for checkpoints"):
+            for left in self._root.glob(f".{_STEP}*{_REPLACED}") if _writes() else ():  # interrupted while it gave way
+                final = self._root / left.name[1:].removesuffix(_REPLACED)
+                shutil.rmtree(left) if final.exists() else left.replace(final)
+
+    def save(self, step: int, **metrics: Any) -> Path:
+        """Write the checkpoint of a step, which takes the place of one that is there, and delete others.
+
+        Args:
+            step: Its number.
+            metrics: Of the step, lazy ones too, with that of `best`; a value that is not finite is never the best.
+
+        Raises:
+            ValueError: The metric of `best` is missing, or as for `save`.
+        """
+        found = {name: float(get(value)) for name, value in metrics.items()}
+        if self._metric is not None and self._metric.removeprefix("-") not in found:
+            raise ValueError(f"best={self._metric!r} needs that metric: save(step, {self._metric.lstrip('-')}=...)")
+        final = self._parts.write(self._root / f"{_STEP}{step:06d}", found)
+        with agreed("removing old checkpoints"):
+            best = self.best
+            _prune(self._root, [one for one in _checkpoints(self._root, _STEP)[: -self._keep] if one != best])
+        return final
+
+    def resume(self) -> int | None:
+        """Read the last step into the parts, and return it; None where there is nothing. Errors as for `load`."""
+        if not self.steps:
+            return None
+        self._parts.read(_checkpoints(self._root, _STEP)[-1])
+        return self.steps[-1]
+
+    @property
+    def best(self) -> Path | None:
+        """The step with the best metric, the earliest of equals; None without one."""
+        if self._metric is None:
+            return None
+        name, sign = self._metric.removeprefix("-"), -1.0 if self._metric.startswith("-") else 1.0
+        values: dict[Path, float] = {}
+        for path in _checkpoints(self._root, _STEP):
+            value = json.loads((path / _PARTS).read_text(encoding="utf-8"))["metrics"].get(name, math.nan)
+            if math.isfinite(value):
+                values[path] = sign * value
+        return max(values, key=lambda path: values[path], default=None)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that are there, in their order."""
+        return [_number(path) for path in _checkpoints(self._root, _STEP)]
+
+
+class _Parts:
+    """The parts of a checkpoint by name: models, and others with a state.
+
+    Raises:
+        TypeError: A part is neither.
+        ValueError: There is none, two have one name, or fewer than 1 checkpoint would stay.
+    """
+
+    def __init__(self, models: Mapping[str, TransformersModel] | None, state: Mapping[str, Any], keep: int = 1) -> None:
+        self._models = dict(models or {})
+        self._others: dict[str, Stateful] = {}
+        for name, part in state.items():
+            if part is None:
+                continue
+            if name in self._models:
+                raise ValueError(f"two parts are named {name!r}, of which one would be lost: use another name")
+            if hasattr(part, "save_state") and hasattr(part, "load_state"):
+                self._models[name] = part
+            elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+                self._others[name] = part
+            else:
+                raise TypeError(
+                    f"{name}= is a {type(part).__name__}, which has no state: use a model, or what has state_dict and "
+                    "load_state_dict"
+                )
+        if keep < 1 or not (self._models or self._others):
+            raise ValueError(f"a checkpoint has nothing to load or to save, or keep={keep} is below 1: name its parts")
+
+    def write(self, final: Path, metrics: Mapping[str, float]) -> Path:
+        """Write all parts; one of that name gives way once the new one is complete."""
+        loader = self._others.get("loader")
+        if loader is not None and is_read_by_a_stream(loader):
+            raise ValueError(
+                "a stream reads the loader, which is ahead of what was delivered: save(stream=...) without loader="
             )
-    return own, parts
+        root, partial = final.parent, final.parent / f".{final.name}"
+        with agreed("saving the checkpoint"):
+            root.mkdir(parents=True, exist_ok=True)
+            if _writes():
+                shutil.rmtree(partial, ignore_errors=True)
+        for name, model in self._models.items():
+            get(model.save_state(str(partial / name)))
+        with agreed(f"saving the checkpoint {final}"):
+            if _writes():
+                partial.mkdir(exist_ok=True)
+                for name, part in self._others.items():
+                    (partial / f"{name}.pkl").write_bytes(pickle.dumps(get(part.state_dict())))
+                about = {"parts": [*self._models, *self._others], "metrics": metrics}
+                (partial / _PARTS).write_text(json.dumps(about), encoding="utf-8")
+                for path in (*partial.rglob("*"), partial):
+                    _flush(path)
+                before = root / f".{final.name}{_REPLACED}"
+                if final.exists():
+                    final.replace(before)
+                partial.replace(final)
+                _flush(root)
+                shutil.rmtree(before, ignore_errors=True)
+        return final
+
+    def read(self, path: Path) -> None:
+        """Read all parts of a checkpoint."""
+        with agreed("reading the checkpoint"):
+            there = json.loads((path / _PARTS).read_text(encoding="utf-8"))["parts"]
+            if missing := {*self._models, *self._others} - {*there}:
+                raise ValueError(f"{path} has no state of {', '.join(sorted(missing))}, but of {', '.join(there)}")
+            states = {name: pickle.loads((path / f"{name}.pkl").read_bytes()) for name in self._others}
+        for name, model in self._models.items():
+            get(model.load_state(str(path / name)))
+        for name, one in states.items():
+            get(self._others[name].load_state_dict(one))
 
 
 def _newest(root: Path) -> Path | None:
@@ -211,39 +297,36 @@ def _newest(root: Path) -> Path | None:
     """
     if (root / _PARTS).exists():
         return root
-    found = max(_checkpoints(root), key=_number, default=None)
-    is_other = root.is_file() or root.name.startswith(_PREFIX) or bool(_named(root))
+    found = _checkpoints(root, _PREFIX) or _checkpoints(root, _STEP)
+    is_other = root.is_file() or root.name.startswith(_PREFIX) or bool(_named(root, _PREFIX))
     is_other = is_other or any(any(root.glob(one)) for one in _OF_MODELS)
-    if found is None and root.exists() and is_other:
+    if not found and root.exists() and is_other:
         raise ValueError(f"{root} is no checkpoint, and no folder of such: use the folder that save() was given")
-    return found
+    return found[-1] if found else None
 
 
 def _number(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix(_PREFIX))
+    return int(checkpoint.name.rpartition("-")[2])
 
 
-def _named(root: Path) -> list[Path]:
+def _named(root: Path, prefix: str) -> list[Path]:
     """Folders that have a checkpoint's name, those of other tools too."""
-    return [path for path in root.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal() and path.is_dir()]
+    return [path for path in root.glob(f"{prefix}*") if path.name.removeprefix(prefix).isdecimal() and path.is_dir()]
 
 
-def _checkpoints(root: Path) -> list[Path]:
-    """Those that `save` has written."""
-    return [path for path in _named(root) if (path / _PARTS).exists()]
+def _checkpoints(root: Path, prefix: str) -> list[Path]:
+    """Those that were written here, in their order."""
+    return sorted((path for path in _named(root, prefix) if (path / _PARTS).exists()), key=_number)
 
 
-def _prune(root: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints, and what an interrupted save or removal has left.
-
-    A checkpoint that goes is hidden first, so that it is none from the first moment on.
-    """
-    for old in sorted(_checkpoints(root), key=_number)[:-keep]:
-        hidden = root / f".{old.name}.old"
-        shutil.rmtree(hidden, ignore_errors=True)
-        old.replace(hidden)
-    for left in root.glob(f".{_PREFIX}????????*"):
-        shutil.rmtree(left)
+def _prune(root: Path, old: list[Path]) -> None:
+    """Remove checkpoints, and what an interrupted save or removal has left."""
+    if _writes():
+        for path in old:  # hidden first, so that it is none from the first moment on
+            shutil.rmtree(root / f".{path.name}.old", ignore_errors=True)
+            path.replace(root / f".{path.name}.old")
+        for left in (*root.glob(f".{_PREFIX}????????*"), *root.glob(f".{_STEP}??????*")):
+            shutil.rmtree(left)
 
 
 def _flush(path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from twinkle_engines.batches.prompts import ends_of
+from twinkle_engines.batches.chats import ends_of
 from twinkle_engines.checkpoints.checkpoint import agreed
 from twinkle_engines.models.build import named_weights, read_tokenizer
 from twinkle_engines.models.head import as_classifier, is_number_head
@@ -34,10 +34,6 @@ def export(model: Any, folder: str | PathLike[str]) -> None:
     """Write a model's configuration and weights; all ranks call this, the first one writes.
 
     The tokenizer's files with the model's source are copied where the folder has none.
-
-    Args:
-        model: The model; of one with adapters these alone are written, by peft's file names.
-        folder: Folder to write to; it is made.
 
     Raises:
         OSError: The first rank cannot write.

@@ -65,11 +65,6 @@ def check_installed(engine: str, extra: str = "hf") -> None:
 def torch_dtype(option: str, name: str, names: Collection[str] = ("float32", "bfloat16", "float64")) -> torch.dtype:
     """The dtype of a name such as "float32".
 
-    Args:
-        option: The argument, for errors.
-        name: The name.
-        names: Those that are taken; in float16 small gradients would be 0, because nothing scales the loss.
-
     Raises:
         ValueError: For another name.
     """

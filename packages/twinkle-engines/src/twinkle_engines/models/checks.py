@@ -52,9 +52,6 @@ class ModelLimits(NamedTuple):
     def check_lengths(self, lengths: Sequence[int]) -> None:
         """Raise for sequences that are longer than the table of positions, or on both sides of the border.
 
-        Args:
-            lengths: Of all sequences that are computed at once.
-
         Raises:
             ValueError: There are such.
         """
@@ -137,11 +134,6 @@ def check_packs(model: Any, device: torch.device, agree: Callable[[float], float
 
     What is read by mistake has a gradient, which is exactly 0 where nothing is read, at any size of the rest. All ranks
     that share the model's parts call this, before the first pack and after other weights came.
-
-    Args:
-        model: The model, divided or whole.
-        device: Where it is.
-        agree: The largest of the values of all ranks.
 
     Raises:
         ValueError: It has, or sees.

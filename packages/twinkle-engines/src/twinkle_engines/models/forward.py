@@ -119,16 +119,7 @@ def _hooked(model: Any, batch: Padded, reader: _LogitReader) -> Tensor:
 
 
 class _LogitReader:
-    """A hook of a head: it computes the values of some places in chunks, and leaves the model the logits of one.
-
-    Args:
-        head: How logits are made.
-        places: Numbers of tokens in the flat batch.
-        targets: What is predicted at each place.
-        heat: The temperature of each place; None for 1.
-        entropy: Whether entropies are computed.
-        top_k: So many likeliest ids are found.
-    """
+    """A hook of a head: it computes the values of some places in chunks, and leaves the model the logits of one."""
 
     def __init__(
         self, head: Head, places: Tensor, targets: Tensor, heat: Tensor | None, entropy: Entropy, top_k: int = 0

@@ -27,10 +27,6 @@ _SKIPS = 10
 class Gradients:
     """The gradients of one model; all ranks call each method.
 
-    Args:
-        parameters: Those that are trained.
-        layout: Where the model lies.
-
     Attributes:
         counted: What divides their sum; 0 where there are none.
     """

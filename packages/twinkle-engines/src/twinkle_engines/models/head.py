@@ -102,14 +102,7 @@ def as_classifier(model: Any, config: Any, state: Mapping[str, Tensor]) -> tuple
 
 @torch.no_grad()
 def find_head(model: Any, device: torch.device, agree: Callable[[float], float] = float, kind: HeadKind = "lm") -> Head:
-    """The head of a model, found by a pass over a few tokens; all ranks that share its parts call this.
-
-    Args:
-        model: The model, divided or whole.
-        device: Where it is.
-        agree: The largest of the values of all ranks that share the model's parts.
-        kind: What its output is; a head of one number is known.
-    """
+    """The head of a model, found by a pass over a few tokens; all ranks that share its parts call this."""
     if kind in NUMBERS:
         return NUMBERS[kind]
     own = plain_model(model)

@@ -6,13 +6,16 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import current_worker
+from twinkle_remote.backends.support import active
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
 
     from twinkle_remote import WorkerContext
@@ -43,8 +46,6 @@ class ModelLayout:
     @property
     def is_first(self) -> bool:
         """Whether this is the first rank, which writes what is written once."""
-        import torch.distributed as dist
-
         return dist.get_rank() == 0
 
     @property
@@ -59,29 +60,20 @@ class ModelLayout:
 
     def sum_over_data(self, values: Sequence[float]) -> list[float]:
         """The sums of some values over all data ranks, which all call this."""
-        import torch.distributed as dist
-
         return self._reduce(values, dist.ReduceOp.SUM, ("dp", "fsdp"))
 
     def max_over_all(self, value: float) -> float:
         """The largest of all ranks' values; all ranks call this."""
-        import torch.distributed as dist
-
         return self._reduce([value], dist.ReduceOp.MAX, ("dp", "fsdp", "tp"))[0]
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, which all call this."""
-        import torch.distributed as dist
-
         found: list[Any] = [value] * dist.get_world_size()
         if len(found) > 1:
             dist.all_gather_object(found, value)
         return found
 
     def _reduce(self, values: Sequence[float], how: object, dims: Sequence[str]) -> list[float]:
-        import torch
-        import torch.distributed as dist
-
         groups = [self.mesh.get_group(dim) for dim in dims if self.mesh[dim].size() > 1]
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device if groups else "cpu")
         for group in groups:
@@ -93,9 +85,6 @@ def own_layout(engine: str) -> ModelLayout:
     """The layout of the component that is being built on this worker; starts torch's process group.
 
     It waits for the other ranks of the group, as torch's `init_process_group` does.
-
-    Args:
-        engine: Name of the component's class, for errors.
 
     Raises:
         ValueError: For a mesh with a dim or an attribute that engines do not have, or ranks that share a process.
@@ -118,38 +107,32 @@ def own_device(mesh: DeviceMesh | None) -> torch.device:
     """This rank's device: that of the mesh, or the CPU where there is no CUDA.
 
     Raises:
-        ValueError: The group has GPUs, and torch sees none; or the mesh or the group is of devices that engines do not
-            run on.
+        ValueError: The mesh or the group is of devices that engines do not run on; or the group has GPUs, and torch
+            sees none.
     """
-    import torch
-
     kind = "cuda" if mesh is None else mesh.device_type
     of_group = _group_device_type()
     if kind not in ("cuda", "cpu", "mps") or of_group not in ("GPU", "CPU", None):
-        shown = of_group if kind in ("cuda", "cpu", "mps") else kind
-        raise ValueError(f'engines run on GPUs (CUDA) and CPUs, not on {shown}: use a group of "GPU" or "CPU"')
-    if kind == "cuda" and of_group == "GPU" and not torch.cuda.is_available():
         raise ValueError(
-            f"the group {current_worker().group!r} has GPUs, but torch {torch.__version__} sees none in this "
-            f"process (CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}): "
-            'install a torch with CUDA and a driver that fits it, or use a group of "CPU"'
+            f'engines run on GPUs (CUDA) and CPUs, not on {of_group} ({kind}): use a group of "GPU" or "CPU"'
         )
-    if kind == "cuda" and torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu" if kind == "cuda" else kind)
+    if kind != "cuda" or not torch.cuda.is_available():
+        if kind == "cuda" and of_group == "GPU":
+            raise ValueError(
+                f"the group {current_worker().group!r} has GPUs, but torch {torch.__version__} sees none in this "
+                f'process (CUDA {torch.version.cuda}): use a torch and a driver that fit, or a group of "CPU"'
+            )
+        return torch.device("cpu" if kind == "cuda" else kind)
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _group_device_type() -> str | None:
     """The device type of this worker's group, such as "GPU"; None where that is not known."""
     given = os.environ.get("TWINKLE_DEVICE_TYPE")  # set by the Ray backend
-    if given:
-        return given
-    from twinkle_remote.backends.support import active
-
     runtime, name = active(), current_worker().group
-    group = None if runtime is None or name is None else runtime.groups.get(name)
-    return None if group is None else group.device_type
+    group = None if given or runtime is None or name is None else runtime.groups.get(name)
+    return given if group is None else group.device_type
 
 
 def check_replicas(engine: str, mesh: DeviceMesh) -> None:
@@ -177,8 +160,6 @@ def check_sizes(engine: str, mesh: DeviceMesh) -> None:
 
 
 def _start_process_group(engine: str, worker: WorkerContext, device: torch.device) -> None:
-    import torch.distributed as dist
-
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         if worker.world_size == 1:

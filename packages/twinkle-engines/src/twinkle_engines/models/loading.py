@@ -50,12 +50,6 @@ def of_folder(
     """A skeleton of a folder's model, its filler, and whether that reads slices; None where there are no safetensors.
 
     Where files have other names than the model's, as with fused experts, one rank reads the whole for all.
-
-    Args:
-        source: A folder.
-        kind: Dtype of the parameters.
-        whole: Reads the whole model.
-        is_lm: Whether it is a language model, with its own head.
     """
     from safetensors import safe_open
     from transformers import AutoConfig, GenerationConfig

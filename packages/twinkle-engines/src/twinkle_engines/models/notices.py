@@ -46,12 +46,7 @@ def look(aim: Objective, parts: Sequence[MicroBatch], has_mask: bool) -> Seen:
 
 
 class Notices:
-    """Warnings of one model, each once, on the first rank.
-
-    Args:
-        layout: Where the model lies.
-        adapters: Parameters of adapters that are trained; none of a model without.
-    """
+    """Warnings of one model, each once, on the first rank."""
 
     def __init__(self, layout: ModelLayout, adapters: Sequence[torch.Tensor]) -> None:
         self._layout, self._adapters = layout, adapters

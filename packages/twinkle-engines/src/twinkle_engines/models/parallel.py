@@ -251,12 +251,7 @@ def check_replicas(model: nn.Module, layout: ModelLayout) -> None:
 
 @torch.no_grad()
 def clip(gradients: Sequence[Tensor], limit: float | None) -> float:
-    """Scale the gradients so that their norm is at most the limit, and return the norm before.
-
-    Args:
-        gradients: This rank's part of all gradients; each is counted once, however many ranks hold it.
-        limit: Largest norm; None does not clip. A norm that is not finite is not clipped.
-    """
+    """Scale the gradients so that their norm is at most the limit, and return the norm before."""
     groups: dict[object, list[Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(gradient.device_mesh if isinstance(gradient, DTensor) else None, []).append(gradient)

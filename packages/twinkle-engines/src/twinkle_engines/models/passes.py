@@ -44,16 +44,7 @@ _GIVEN = {"input_ids", "attention_mask", "position_ids", "labels"}
 
 
 class Passes:
-    """The passes of one model.
-
-    Args:
-        model: The model, before it is divided.
-        layout: What it is divided over.
-        micro_batch_size: Sequences of a padded pass at most; None for all.
-        max_tokens: Tokens of a pack at most; None packs lists alone.
-        dropout: Whether training draws, such as dropout.
-        kind: What the model's head gives.
-    """
+    """The passes of one model."""
 
     def __init__(
         self,
@@ -81,10 +72,6 @@ class Passes:
 
         All ranks take part in the collectives of each forward and backward pass, or none does: None where another
         rank cannot read its part of the batch, which raises the error there.
-
-        Args:
-            batch: This rank's part of the batch.
-            aim: What is trained; None for numbers by token.
         """
         device, agree = self._layout.device, self._layout.max_over_all
         if is_packed(batch, self._max_tokens) and not self._packs_checked:

@@ -6,13 +6,33 @@ import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from twinkle_engines.batches.columns import KNOWN
+from twinkle_engines.checkpoints.export import export
+from twinkle_engines.checkpoints.model_state import read_state, said_of, write_state
+from twinkle_engines.models import parallel
+from twinkle_engines.models.build import (
+    above_zero,
+    build_model,
+    check_installed,
+    check_trained,
+    enable_checkpointing,
+    facts_of,
+    named_weights,
+    torch_dtype,
+)
+from twinkle_engines.models.gradients import Gradients, move, optimizer_of, set_mode
+from twinkle_engines.models.layout import own_layout
+from twinkle_engines.models.notices import Notices
+from twinkle_engines.models.objective import Objective
+from twinkle_engines.models.passes import Passes
 from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
-    import torch
     from peft import PeftConfig
     from torch import Tensor
     from torch.optim import Optimizer
@@ -24,7 +44,6 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.rollouts import Rollouts
     from twinkle_engines.models.build import Source
     from twinkle_engines.models.head import HeadKind
-    from twinkle_engines.models.objective import Objective
     from twinkle_mesh import DeviceMesh
 
 
@@ -87,9 +106,6 @@ class TransformersModel:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
-        from twinkle_engines.models.build import above_zero, check_installed, torch_dtype
-        from twinkle_engines.models.layout import own_layout
-
         check_installed("TransformersModel")
         kind = torch_dtype("dtype", dtype)
         compute = None if compute_dtype is None else torch_dtype("compute_dtype", compute_dtype)
@@ -99,14 +115,6 @@ class TransformersModel:
         self._layout = own_layout("TransformersModel")
         if dropout and self._layout.tp_size > 1:
             raise ValueError("dropout=True is not for tp, whose ranks would draw differently: use tp_size=1, with fsdp")
-
-        from twinkle_engines.checkpoints.model_state import said_of
-        from twinkle_engines.models.build import build_model, check_trained, enable_checkpointing, facts_of
-        from twinkle_engines.models.gradients import Gradients, optimizer_of
-        from twinkle_engines.models.notices import Notices
-        from twinkle_engines.models.parallel import divide
-        from twinkle_engines.models.passes import Passes
-
         self._head = head
         self._model, fill = build_model(model, kind, lora, self._layout, head)
         if optimizer is None:
@@ -117,7 +125,7 @@ class TransformersModel:
         if gradient_checkpointing:
             enable_checkpointing(self._model)
         self._passes = Passes(self._model, self._layout, micro_batch_size, max_tokens, dropout, head)
-        self._partial = divide(self._model, self._layout, compute, fill is None)
+        self._partial = parallel.divide(self._model, self._layout, compute, fill is None)
         if fill is not None:
             fill(self._model)
         self._trained = [one for one in self._model.parameters() if one.requires_grad]
@@ -171,14 +179,10 @@ class TransformersModel:
             ValueError: The batch has ids that the model does not know, or does not say which tokens count; the model
                 has no optimizer; or gradients since the last step are means over something else.
         """
-        from twinkle_engines.models.objective import Objective
-
         given: Any = {"normalize": normalize, "constant": constant, "correction": correction, "whiten": whiten}
         return self._add(Objective.of(loss, self._head, **{**given, "entropy_bonus": entropy_bonus, **options}), batch)
 
     def _add(self, aim: Objective, batch: Batch) -> dict[str, float]:
-        from twinkle_engines.models.gradients import set_mode
-
         optimizer = self._check_has_optimizer()
         self._gradients.check_unit("" if aim.is_own else aim.unit, aim.name)
         set_mode(optimizer, "train")
@@ -206,17 +210,12 @@ class TransformersModel:
         **options: Any,
     ) -> dict[str, float]:
         """The figures of `forward_backward`, with its options, without gradients; nothing counts for a step."""
-        import torch
-
-        from twinkle_engines.models.objective import Objective
-        from twinkle_engines.models.parallel import reshard
-
         self._check_awake()
         aim = Objective.of(loss, self._head, **options)
         with torch.no_grad():
             parts = self._passes.prepare(batch, aim)
             found = None if parts is None else self._passes.means(parts, aim, batch, self._notices)
-        reshard(self._model)
+        parallel.reshard(self._model)
         return dict(_NOTHING) if found is None else found.means()
 
     @_on_all
@@ -247,9 +246,6 @@ class TransformersModel:
             ValueError: If no token has counted since the last step, or, at the first step over tp, a parameter that
                 each rank holds whole has parts of its gradient.
         """
-        from twinkle_engines.models import parallel
-        from twinkle_engines.models.gradients import set_mode
-
         optimizer = self._check_has_optimizer()
         if not self._gradients.counted:
             raise ValueError("step() has no gradient: no token has counted in forward_backward() since the last step")
@@ -286,8 +282,6 @@ class TransformersModel:
             ValueError: The rollouts have ids that the model does not know; a number is not finite; the column is one by
                 sequence or row; or adapters=False of a model without adapters.
         """
-        from twinkle_engines.batches.columns import KNOWN
-
         self._check_awake()
         if not adapters and not hasattr(self._model, "peft_config"):
             raise ValueError("adapters=False is for a model with adapters, and this one has none: leave it out")
@@ -304,19 +298,17 @@ class TransformersModel:
     @_on_all
     def sleep(self) -> None:
         """Move parameters, gradients and the optimizer's state to the host's memory; `wake` brings them back."""
-        self._move("cpu")
+        move(self._model, self._optimizer, "cpu")
         self._is_asleep = True
 
     @_on_all
     def wake(self) -> None:
         """Bring back what `sleep` has moved."""
-        self._move(self._layout.device)
+        move(self._model, self._optimizer, self._layout.device)
         self._is_asleep = False
 
     def weights(self) -> Mapping[str, Tensor]:
         """This rank's part of the weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
-        from twinkle_engines.models.build import named_weights
-
         self._check_awake()
         return named_weights(self._model)
 
@@ -334,15 +326,10 @@ class TransformersModel:
 
         The first rank holds the whole model in the host's memory meanwhile.
 
-        Args:
-            folder: A folder that all ranks see; made where it is missing.
-
         Raises:
             OSError: The first rank cannot write.
             ValueError: The folder has weights already, which a loader might read in place of these.
         """
-        from twinkle_engines.checkpoints.export import export
-
         export(self._model, folder)
 
     @_on_all
@@ -352,8 +339,6 @@ class TransformersModel:
         Raises:
             ValueError: If gradients wait for a step.
         """
-        from twinkle_engines.checkpoints.model_state import write_state
-
         if self._gradients.counted:
             raise ValueError("a checkpoint holds no gradients: save after step(), before the next forward_backward()")
         write_state(folder, self._model, self._optimizer, self._schedule, self._layout, self._facts, self._options)
@@ -367,18 +352,11 @@ class TransformersModel:
         Raises:
             ValueError: The checkpoint is of another model or optimizer.
         """
-        from twinkle_engines.checkpoints.model_state import read_state
-
         self._gradients.forget()
         self._passes.look_again()
         parts: Any = (self._model, self._optimizer, self._schedule, self._layout, self._facts, self._options)
         for told in read_state(folder, *parts):
             self._notices.say(f"since the checkpoint {told}, which holds now")
-
-    def _move(self, device: torch.device | str) -> None:
-        from twinkle_engines.models.gradients import move
-
-        move(self._model, self._optimizer, device)
 
     def _check_has_optimizer(self) -> Optimizer:
         self._check_awake()

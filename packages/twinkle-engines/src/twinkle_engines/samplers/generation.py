@@ -19,7 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from twinkle_engines.samplers.answers import Answer, decoded
+from twinkle_engines.samplers.sampler import Answer, decoded
 from twinkle_engines.samplers.seeds import draws_of
 
 if TYPE_CHECKING:
@@ -44,15 +44,6 @@ def write(
     limits: ModelLimits,
 ) -> list[Answer]:
     """Write an answer to each job.
-
-    Args:
-        model: The model, in evaluation.
-        jobs: The answers to write.
-        params: How to draw.
-        size: Sequences written at once, at most; None for all that may be.
-        ends: The tokens that end a sequence.
-        tokenizer: For `params.stop`.
-        limits: Which ids the model knows, and how long a sequence may be.
 
     Raises:
         ValueError: A prompt has ids that the model does not know, leaves no room for an answer, or may cross a border
@@ -120,10 +111,6 @@ class TokenDrawing(LogitsProcessor):
     """Makes the drawn token the likeliest one, and keeps its log-probability at the temperature.
 
     Tokens are left out in vLLM's order: by min_p, by top_k, then by top_p.
-
-    Args:
-        params: How to draw.
-        draws: Numbers in [0, 1) for each sequence and step (sequences, steps).
     """
 
     def __init__(self, params: SamplingParams, draws: torch.Tensor) -> None:
@@ -165,12 +152,6 @@ class TokenDrawing(LogitsProcessor):
 
 class StopTexts(StoppingCriteria):
     """Ends a sequence whose answer contains one of some texts.
-
-    Args:
-        stop: The texts.
-        tokenizer: Turns tokens to texts.
-        start: Tokens of the prompt, padding included.
-        count: Sequences.
 
     Attributes:
         lengths: Tokens of each answer when it first contained one; None before.

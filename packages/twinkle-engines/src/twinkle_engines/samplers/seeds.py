@@ -61,23 +61,13 @@ class RowSeeds:
             return {"version": self._version, "calls": call}
 
     def resume(self, states: Iterable[Mapping[str, int]]) -> None:
-        """Go on behind the calls of all ranks of a run before, on any layout.
-
-        Args:
-            states: What `state` returned on each of its ranks.
-        """
+        """Go on behind the calls of all ranks of a run before, on any layout."""
         with self._lock:
             self._version, call = max((one["version"], one["calls"]) for one in states)
             self._calls = count(call)
 
     def jobs(self, prompts: Sequence[list[int]], n: int, seed: int | None) -> list[Job]:
-        """The jobs of a call, `n` for each prompt, in the order of the prompts.
-
-        Args:
-            prompts: Their ids.
-            n: Answers to each.
-            seed: Of the call; None draws one for each row.
-        """
+        """The jobs of a call, `n` for each prompt, in the order of the prompts."""
         seeds = [seed] * len(prompts) if seed is not None else self._drawn(len(prompts))
         return [Job(ids, number, own) for ids, own in zip(prompts, seeds, strict=True) for number in range(n)]
 

@@ -51,13 +51,7 @@ class SharedWeights:
 
 
 def map_shared(path: str, size: int, tensors: list[tuple[str, str, list[int], int]]) -> dict[str, Tensor]:
-    """The tensors of `SharedWeights`, in this process.
-
-    Args:
-        path: The file.
-        size: Bytes of it.
-        tensors: Name, dtype, shape and first byte of each.
-    """
+    """The tensors of `SharedWeights`, in this process."""
     if not size:
         return {}
     memory = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_engines.batches.chats import ends_of
 from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_engines.models.build import (
+    build_model,
+    check_installed,
+    facts_of,
+    named_weights,
+    read_tokenizer,
+    torch_dtype,
+)
+from twinkle_engines.models.checks import limits_of
+from twinkle_engines.models.gradients import move
+from twinkle_engines.models.layout import own_device
 from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
-from twinkle_remote import current_worker, remote_class, remote_function
+from twinkle_engines.samplers.sampler import Sampler, own_mesh
+from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @remote_class()
-class TransformersSampler:
+class TransformersSampler(Sampler):
     """A Hugging Face causal language model that writes; each data rank holds all of it and takes its share of prompts.
 
     Args:
@@ -55,31 +68,21 @@ class TransformersSampler:
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
     ) -> None:
+        check_installed("TransformersSampler")
         from transformers import GenerationConfig
 
-        from twinkle_engines.batches.chats import template_of
-        from twinkle_engines.batches.prompts import ends_of
-        from twinkle_engines.models.build import build_model, check_installed, facts_of, read_tokenizer, torch_dtype
-        from twinkle_engines.models.checks import limits_of
-        from twinkle_engines.models.layout import check_replicas, own_device
-        from twinkle_engines.samplers.seeds import RowSeeds
-
-        check_installed("TransformersSampler")
-        mesh = current_worker().mesh
-        if mesh is not None:
-            check_replicas("TransformersSampler", mesh)
+        mesh = own_mesh("TransformersSampler")
         kind = torch_dtype("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
-        self._micro_batch_size, self._params = micro_batch_size, params
-        self._seeds = RowSeeds()
-        self._tokenizer = read_tokenizer(model, tokenizer)
-        self._template = template_of(self._tokenizer, tools, chat_template_kwargs)
+        self._micro_batch_size = micro_batch_size
+        own = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, kind, lora)[0].to(own_device(mesh)).eval()
         self._limits, self._facts = limits_of(self._model), facts_of(self._model)
-        self._ends = ends_of(self._tokenizer, self._model.generation_config.eos_token_id)
+        ends = ends_of(own, self._model.generation_config.eos_token_id)
         # the model's other preferences for generation are dropped
-        self._model.generation_config = GenerationConfig(eos_token_id=self._ends or None, pad_token_id=0)
+        self._model.generation_config = GenerationConfig(eos_token_id=ends or None, pad_token_id=0)
         self._version, self._device = 0, self._model.device
         self._is_asleep = False
+        super().__init__(own, params, tools, chat_template_kwargs, ends)
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
     def sample(self, prompts: Sequence[Any], params: SamplingParams | None = None) -> Rollouts:
@@ -102,48 +105,36 @@ class TransformersSampler:
                 an answer may cross a border of rotary frequencies (LongRoPE); texts need a tokenizer; there are no
                 parameters; or logits are not finite.
         """
-        from twinkle_engines.batches.prompts import encoded_rows, split_columns
-        from twinkle_engines.samplers.answers import to_rollouts
         from twinkle_engines.samplers.generation import write
-        from twinkle_engines.samplers.params import chosen_params
 
         if self._is_asleep:
             raise RuntimeError("this sampler sleeps: call wake() first")
-        params = chosen_params(params, self._params, self._tokenizer is not None)
-        given, columns = split_columns(prompts)
-        jobs = self._seeds.jobs(encoded_rows(prompts, self._template), params.n, params.seed)
+        chosen, jobs = self._jobs(prompts, params)
         answers = write(
             self._model,
             jobs,
-            params,
+            chosen,
             size=self._micro_batch_size,
             ends=self._ends,
             tokenizer=self._tokenizer,
             limits=self._limits,
         )
-        rollouts = to_rollouts(answers, params, self._tokenizer, [self._version] * len(answers), self._ends)
-        return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
+        return self._rollouts(prompts, chosen, answers, [self._version] * len(answers))
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def sleep(self) -> None:
         """Move the weights to the host's memory; `wake` brings them back. A sync writes them there meanwhile."""
-        from twinkle_engines.models.gradients import move
-
         move(self._model, None, "cpu")
         self._is_asleep = True
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def wake(self) -> None:
         """Bring back what `sleep` has moved."""
-        from twinkle_engines.models.gradients import move
-
         move(self._model, None, self._device)
         self._is_asleep = False
 
     def weights(self) -> Mapping[str, Tensor]:
         """The weights by Transformers' names; of adapters, the adapters' alone, by peft's names."""
-        from twinkle_engines.models.build import named_weights
-
         return named_weights(self._model)
 
     def weight_metadata(self) -> Mapping[str, str]:
@@ -154,17 +145,3 @@ class TransformersSampler:
         """Note the version of the weights, which stands at each token that is written with them."""
         self._version = version
         self._seeds.on_weights(version)
-
-    @remote_function(dispatch="all", sync=True)
-    def state_dict(self) -> dict[str, int]:
-        """The state of this rank's draws, for a checkpoint: `twinkle.engines.save(sampler=...)` calls it."""
-        return self._seeds.state()
-
-    @remote_function(dispatch="all", sync=True)
-    def load_state_dict(self, state: Mapping[str, int] | Sequence[Mapping[str, int]]) -> None:
-        """Go on drawing where the ranks of a checkpoint were, on any number of ranks: nothing is drawn again.
-
-        Args:
-            state: Those of all ranks, or of the one, as `state_dict` returns them.
-        """
-        self._seeds.resume([state] if "version" in state else state)  # type: ignore[list-item, arg-type]  # which of the two

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig
 
-from twinkle_engines.batches.prompts import ends_of
+from twinkle_engines.batches.chats import ends_of
 from twinkle_engines.models.build import read_tokenizer
 from twinkle_engines.models.checks import rope_border
-from twinkle_engines.samplers.answers import Answer
+from twinkle_engines.samplers.sampler import Answer
 from twinkle_engines.samplers.seeds import sequence_seed
 from twinkle_engines.samplers.shared_weights import SharedWeights
 from twinkle_engines.samplers.vllm_weights import BACKEND, register
@@ -47,12 +47,6 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has
 
 class VLLMEngine:
     """An engine, driven from an event loop in a thread of its own, so that any thread may call it.
-
-    Args:
-        model: A folder, a hub's name, or a config.
-        tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder.
-        lora: Adapters, or None.
-        given: vLLM's engine arguments, of the user.
 
     Raises:
         TypeError: For another kind of model.

@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_engines.models.build import above_zero, check_installed
 from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
-from twinkle_remote import current_worker, remote_class, remote_function
+from twinkle_engines.samplers.sampler import Sampler, own_mesh
+from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @remote_class()
-class VLLMSampler:
+class VLLMSampler(Sampler):
     """An engine of vLLM that writes; each data rank has one of its own and takes its share of prompts.
 
     Calls that are at work at once are batched together, token by token.
@@ -59,43 +61,31 @@ class VLLMSampler:
         remote_group: str | None = None,
         **engine_arguments: Any,
     ) -> None:
-        from twinkle_engines.models.build import above_zero, check_installed
-
         check_installed("VLLMSampler", "vllm")
         above_zero(timeout=timeout)
         self._timeout = timeout
         if lora is not None:
             check_installed("VLLMSampler with lora")
-        from twinkle_engines.batches.chats import template_of
-        from twinkle_engines.models.layout import check_replicas
-        from twinkle_engines.samplers.seeds import RowSeeds
         from twinkle_engines.samplers.vllm_engine import VLLMEngine
 
-        mesh = current_worker().mesh
-        if mesh is not None:
-            check_replicas("VLLMSampler", mesh)
-        self._seeds = RowSeeds()
+        own_mesh("VLLMSampler")
         self._engine = VLLMEngine(model, tokenizer, lora, engine_arguments)
-        self._template = template_of(self._engine.tokenizer, tools, chat_template_kwargs)
-        self._params = params
         self._broken: str | None = None
+        super().__init__(self._engine.tokenizer, params, tools, chat_template_kwargs, self._engine.ends)
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
     async def sample(self, prompts: Sequence[Any], params: SamplingParams | None = None) -> Rollouts:
         """Write sequences to prompts, in the order of the prompts.
 
         Args:
-            prompts: Texts; chats, as lists of mappings with "role" and "content"; token ids; or mappings with one of
-                these as "prompt", whose other keys become columns.
-            params: How to draw; `params.n` sequences for each prompt. None takes those of the sampler. A seed makes
-                each sequence's draws its own; the logits that they fall on vary with the batch by rounding.
+            prompts: As for `TransformersSampler.sample`.
+            params: As there. A seed makes each sequence's draws its own; the logits that they fall on vary with the
+                batch by rounding.
 
         Returns:
-            A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
-            marks the answer's tokens; log-probabilities are those of the distribution that was drawn from, at the
-            temperature and after top_k, top_p and min_p, and `temperatures` has it; versions name the weights that
-            wrote each token, also where new ones came in the middle of a sequence. "length" ends a sequence at
-            `max_model_len` too. A chat that ends with the assistant is continued.
+            Rollouts as there, but that log-probabilities are those of the distribution that was drawn from, after
+            top_k, top_p and min_p, and that versions name the weights that wrote each token, also where new ones came
+            in the middle of a sequence. "length" ends a sequence at `max_model_len` too.
 
         Raises:
             ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, there are no
@@ -104,30 +94,19 @@ class VLLMSampler:
             TypeError: A prompt or the parameters are of another form.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
-        from twinkle_engines.batches.prompts import encoded_rows, split_columns
-        from twinkle_engines.samplers.answers import to_rollouts
-        from twinkle_engines.samplers.params import chosen_params
-
-        tokenizer = self._engine.tokenizer
-        params = chosen_params(params, self._params, tokenizer is not None)
-        given, columns = split_columns(prompts)
-        encoded = encoded_rows(prompts, self._template)
-        for ids in encoded:
-            self._engine.check_length(ids)
+        chosen, jobs = self._jobs(prompts, params)
+        for job in jobs:
+            self._engine.check_length(job.ids)
         if self._broken is not None:
             raise RuntimeError(f"{self._broken}; sync again")
-        jobs = self._seeds.jobs(encoded, params.n, params.seed)
         try:
-            written = await asyncio.wait_for(self._engine.write(jobs, params), self._timeout)
+            written = await asyncio.wait_for(self._engine.write(jobs, chosen), self._timeout)
         except TimeoutError as error:
             raise TimeoutError(
                 f"sample() has taken longer than timeout={self._timeout} seconds; use a longer timeout=, or fewer "
                 "prompts or tokens at once"
             ) from error
-        rollouts = to_rollouts(
-            [one for one, _ in written], params, tokenizer, [versions for _, versions in written], self._engine.ends
-        )
-        return rollouts.replace(counts=[params.n] * len(given), prompts=given, columns=columns)
+        return self._rollouts(prompts, chosen, [one for one, _ in written], [versions for _, versions in written])
 
     def weights(self) -> Mapping[str, Tensor]:
         """Memory for weights by Transformers' names, which the engine reads in `on_weights`; adapters by peft's names.

@@ -6,10 +6,14 @@ import importlib
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote import get
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | int]:
@@ -32,18 +36,44 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | i
     return found
 
 
+class Lines:
+    """Lines of JSON in a file, each with its "step": what a resumed run repeats gives way."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.last: int | None = None
+
+    def add(self, step: int, lines: Sequence[str]) -> None:
+        """Append the lines of a step; those of that step or a later one go, and so does a line that was cut off."""
+        if self.last is None or step <= self.last:
+            kept, before = [], self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+            for line in before:
+                with suppress(ValueError):  # a line that is not whole
+                    if json.loads(line)["step"] < step:
+                        kept.append(line)
+            if len(kept) < len(before):
+                fresh = self.path.with_name(f".{self.path.name}")
+                fresh.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+                fresh.replace(self.path)
+        self.append(lines)
+        self.last = step
+
+    def append(self, lines: Sequence[str]) -> None:
+        """Append lines of the last step."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
 class JSONLSink:
     """One line of JSON a step, appended to a file: {"step": 1, "loss": 0.5}.
 
-    What JSON has no number for is the text "NaN", "Infinity" or "-Infinity". Of several ranks let the first log.
-
-    Args:
-        path: The file; its folder is made.
+    A line of that step or a later one that is there already gives way: a run that was resumed logs each step once. What
+    JSON has no number for is the text "NaN", "Infinity" or "-Infinity". Of several ranks let the first log.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = Lines(path)
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Append a line.
@@ -60,8 +90,7 @@ class JSONLSink:
         }
         if "step" in found:
             raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **found}) + "\n")
+        self._lines.add(step, [json.dumps({"step": step, **found})])
 
 
 _TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

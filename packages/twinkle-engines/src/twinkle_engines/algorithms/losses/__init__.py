@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, total_and_count
-from twinkle_engines.algorithms.losses.distillation import forward_kl, jsd, reverse_kl
 from twinkle_engines.algorithms.losses.pairs import bradley_terry, dpo, ipo, orpo, simpo
 from twinkle_engines.algorithms.losses.policy import (
     cispo,
@@ -23,7 +22,7 @@ from twinkle_engines.algorithms.losses.policy import (
     ppo,
     reinforce,
 )
-from twinkle_engines.algorithms.losses.values import cross_entropy, value
+from twinkle_engines.algorithms.losses.targets import cross_entropy, forward_kl, jsd, reverse_kl, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -55,12 +55,7 @@ def needed(batch: Mapping[str, torch.Tensor], name: str, loss: str) -> torch.Ten
 
 
 def sequence_sums(values: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The sum of the counted values of a token's sequence, at each token.
-
-    Args:
-        values: Of the shape of the batch.
-        batch: As for `counted`; `sequence_ids` where it is packed.
-    """
+    """The sum of the counted values of a token's sequence, at each token."""
     values = torch.where(counted(batch), values, 0)
     if "sequence_ids" not in batch:
         return values.sum(1, keepdim=True).expand_as(values)
