@@ -234,11 +234,7 @@ def has_mask(batch: Batch) -> bool:
 
 
 def check_trainable(batch: Batch, in_pairs: bool) -> None:
-    """Raise for a batch that cannot be trained on.
-
-    Raises:
-        ValueError: A mapping says nothing of what counts, or rows of rollouts are not pairs.
-    """
+    """Raise for a batch that cannot be trained on."""
     for part in parts_of(batch):
         if isinstance(part, Rollouts):
             if in_pairs and any(count not in (0, 2) for count in part.counts):

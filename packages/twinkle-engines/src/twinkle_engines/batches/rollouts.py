@@ -129,8 +129,8 @@ class Rollouts:
         lengths = [len(sequence) for sequence in ids]
         empty = self._fill({}, {}, {}, lengths, [1] * len(lengths) if counts is None else [int(one) for one in counts])
         arguments = locals()
-        given = {name: arguments[name] for name in KNOWN if arguments[name] is not None}
-        vars(self).update(vars(empty._with(given, columns or {})))
+        given = {name: (by, arguments[name]) for name, by in KNOWN.items() if arguments[name] is not None}
+        vars(self).update(vars(empty._with({**given, **_by_row(columns or {})})))
 
     @staticmethod
     def built(*fields: Any) -> Rollouts:
@@ -142,22 +142,25 @@ class Rollouts:
             object.__setattr__(self, name, value)
         return self
 
-    def _with(self, known: Mapping[str, Any], columns: Mapping[str, Any]) -> Rollouts:
-        """The same with other columns by their known names (None takes one off), and further ones by row."""
-        tokens, sequences = dict(self.tokens), dict(self.sequences)
-        if hidden := [name for name in columns if name in KNOWN]:
-            raise ValueError(f"columns= has {hidden[0]}, which is a column of its own: use {hidden[0]}=")
-        rows = {**self.rows, **{name: stored(one) for name, one in columns.items()}}
-        for name, column in known.items():
-            place = {"token": tokens, "sequence": sequences, "row": rows}[KNOWN[name]]
-            if column is None:
-                place.pop(name, None)
-            elif KNOWN[name] == "token":
-                place[name] = by_token(name, column, self.lengths)
-            else:
-                kind: Any = {TEMPERATURES: float, TRUNCATED: bool}.get(name)
-                place[name] = list(column) if kind is None else [kind(one) for one in column]
-        made = Rollouts.built(tokens, sequences, rows, self.lengths, self.counts)
+    def _with(self, given: Mapping[str, tuple[By, Any]]) -> Rollouts:
+        """The same with other columns, by what has an entry in each; None takes one off."""
+        places: dict[str, dict[str, Any]] = {
+            by: {name: column for name, column in columns.items() if name not in given}
+            for by, columns in (("token", self.tokens), ("sequence", self.sequences), ("row", self.rows))
+        }
+        for name, (by, values) in given.items():
+            if values is None:
+                continue
+            if by == "token":
+                places[by][name] = by_token(name, values, self.lengths)
+                continue
+            kind: Any = {TEMPERATURES: float, TRUNCATED: bool}.get(name)
+            column = stored(values) if kind is None else [kind(one) for one in values]
+            size = len(self.lengths if by == "sequence" else self.counts)
+            if count(column) != size:
+                raise ValueError(f"{name} has {count(column)} entries, but there are {size} {by}s: one for each")
+            places[by][name] = column
+        made = Rollouts.built(*places.values(), self.lengths, self.counts)
         check(made)
         return made
 
@@ -206,20 +209,7 @@ class Rollouts:
             raise ValueError(
                 f"the column {name!r} has an entry by {KNOWN.get(name, 'token, sequence or row')}, not {by!r}"
             )
-        if name in KNOWN:
-            return self._with({name: values}, {})
-        places: dict[str, dict[str, Any]] = {
-            one: {key: column for key, column in columns.items() if key != name}
-            for one, columns in (("token", self.tokens), ("sequence", self.sequences), ("row", self.rows))
-        }
-        if by == "token":
-            places[by][name] = by_token(name, values, self.lengths)
-        else:
-            column, size = stored(values), len(self.lengths) if by == "sequence" else len(self.counts)
-            if count(column) != size:
-                raise ValueError(f"{name} has {count(column)} entries, but there are {size} {by}s: one for each")
-            places[by][name] = column
-        return Rollouts.built(*places.values(), self.lengths, self.counts)
+        return self._with({name: (by, values)})
 
     def replace(self, **columns: Any) -> Rollouts:
         """The same rollouts with other columns; None takes a column off. Arguments as for the constructor.
@@ -231,12 +221,12 @@ class Rollouts:
         given = dict(columns)
         if strange := given.keys() - {*KNOWN, "counts", "columns"}:
             raise TypeError(f"replace() takes the known columns, and {min(strange)!r} is none: use with_column()")
-        ids, rows = given.get("ids"), given.pop("columns", self.columns) or {}
+        ids, rows, counts = given.get("ids"), given.pop("columns", self.columns), given.pop("counts", None)
         lengths = self.lengths if ids is None else [len(one) for one in ids]
-        counts = self.counts if given.get("counts") is None else [int(one) for one in given["counts"]]
-        given.pop("counts", None)
+        numbers = self.counts if counts is None else [int(one) for one in counts]
         kept = {name: column for name, column in self.rows.items() if name in KNOWN}
-        return Rollouts.built(self.tokens, self.sequences, kept, lengths, counts)._with(given, rows)
+        made = Rollouts.built(self.tokens, self.sequences, kept, lengths, numbers)
+        return made._with({**{name: (KNOWN[name], one) for name, one in given.items()}, **_by_row(rows or {})})
 
     @cached_property
     def starts(self) -> tuple[list[int], list[int]]:
@@ -347,6 +337,13 @@ class Rollouts:
 
     def __repr__(self) -> str:
         return shown(self)
+
+
+def _by_row(columns: Mapping[str, Any]) -> dict[str, tuple[By, Any]]:
+    """Further columns by row, of `columns=`."""
+    if hidden := [name for name in columns if name in KNOWN]:
+        raise ValueError(f"columns= has {hidden[0]}, which is a column of its own: use {hidden[0]}=")
+    return {name: ("row", one) for name, one in columns.items()}
 
 
 register_type(Rollouts, to_plain=Rollouts.__getstate__, from_plain=Rollouts.from_state)

@@ -184,11 +184,7 @@ def _facts(state: Mapping[str, Any], optimizer: Optimizer | None, schedule: LRSc
 
 
 def _check(path: Path, state: Mapping[str, Any], ours: Mapping[str, str]) -> None:
-    """Raise where a checkpoint is of another model or optimizer, before anything is read.
-
-    Raises:
-        ValueError: Weights are missing on one side or have other shapes, or a fact that both have differs.
-    """
+    """Raise where a checkpoint is of another model or optimizer, before anything is read."""
     theirs = json.loads((path / _FACTS).read_text(encoding="utf-8"))
     saved = FileSystemReader(path).read_metadata().state_dict_metadata
     there = {name.removeprefix("model."): one for name, one in saved.items() if name.startswith("model.")}

@@ -48,11 +48,7 @@ def above_zero(**options: float | None) -> None:
 
 
 def check_installed(engine: str, extra: str = "hf") -> None:
-    """Raise where the libraries of an extra, "hf" or "vllm", are missing.
-
-    Raises:
-        ImportError: A library is missing; the error names it and the extra.
-    """
+    """Raise where the libraries of an extra, "hf" or "vllm", are missing."""
     from importlib.util import find_spec
 
     missing = [name for name in _LIBRARIES[extra] if find_spec(name) is None]
@@ -187,11 +183,7 @@ def _read_model(source: str | PathLike[str], kind: torch.dtype, revision: str = 
 
 
 def _read_adapter(folder: str | PathLike[str], kind: torch.dtype) -> Any:
-    """The adapter of a folder on the base that its config names.
-
-    Raises:
-        ValueError: The config names no base, or the files have not all weights of the adapter, or others.
-    """
+    """The adapter of a folder on the base that its config names."""
     from peft import PeftConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 
     config = PeftConfig.from_pretrained(str(folder))
@@ -218,11 +210,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _add_adapters(model: Any, lora: PeftConfig, heads: list[str]) -> Any:
-    """The model with adapters, which alone are trained, with a head of one number.
-
-    Raises:
-        ValueError: The model has an adapter already.
-    """
+    """The model with adapters, which alone are trained, with a head of one number."""
     from peft import get_peft_model
 
     if getattr(model, "peft_config", None):
@@ -238,11 +226,7 @@ def _add_adapters(model: Any, lora: PeftConfig, heads: list[str]) -> Any:
 
 
 def _check_adapters(model: Any) -> None:
-    """Raise for adapters that are not divided, moved and written, or that change the base, which is neither.
-
-    Raises:
-        ValueError: The model has such.
-    """
+    """Raise for adapters that are not divided, moved and written, or that change the base, which is neither."""
     from peft import PeftModel
 
     configs: Mapping[str, Any] = getattr(model, "peft_config", None) or {}
@@ -262,11 +246,7 @@ def _check_adapters(model: Any) -> None:
 
 
 def _check_config(config: Any) -> None:
-    """Raise for a kind of adapters that is not divided, moved and written, before peft changes the model.
-
-    Raises:
-        ValueError: It is one.
-    """
+    """Raise for a kind of adapters that is not divided, moved and written, before peft changes the model."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind not in ("LORA", "LOHA", "LOKR", "IA3", "OFT", "BOFT", "HRA", "MISS"):
         raise ValueError(f"adapters of the kind {kind} are no parameters of the model's layers: use LoraConfig")

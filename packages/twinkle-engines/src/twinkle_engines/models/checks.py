@@ -50,11 +50,7 @@ class ModelLimits(NamedTuple):
         _check_below(ids, self.predicted, "a batch has the label", "tokens that the model's head predicts")
 
     def check_lengths(self, lengths: Sequence[int]) -> None:
-        """Raise for sequences that are longer than the table of positions, or on both sides of the border.
-
-        Raises:
-            ValueError: There are such.
-        """
+        """Raise for sequences that are longer than the table of positions, or on both sides of the border."""
         longest = max(lengths, default=0)
         if self.positions is not None and longest > self.positions:
             raise ValueError(
@@ -134,9 +130,6 @@ def check_packs(model: Any, device: torch.device, agree: Callable[[float], float
 
     What is read by mistake has a gradient, which is exactly 0 where nothing is read, at any size of the rest. All ranks
     that share the model's parts call this, before the first pack and after other weights came.
-
-    Raises:
-        ValueError: It has, or sees.
     """
     own = plain_model(model)
     size = max(_rows(own.get_input_embeddings()) or 8, 4)

@@ -37,11 +37,7 @@ class Gradients:
         self._finite, self._unit, self._skipped = True, "", 0
 
     def check_unit(self, unit: str, name: str) -> None:
-        """Raise for a loss that is a mean over something else than those before it.
-
-        Raises:
-            ValueError: It is.
-        """
+        """Raise for a loss that is a mean over something else than those before it."""
         if unit and self.counted and unit != self._unit:
             raise ValueError(
                 f"gradients since the last step() are a mean over {self._unit}s, and {name} is one over {unit}s: give "

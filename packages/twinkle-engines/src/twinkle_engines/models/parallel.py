@@ -86,11 +86,7 @@ def reshard(model: Any) -> None:
 
 @torch.no_grad()
 def _check_alike(model: nn.Module, layout: ModelLayout, is_read: bool) -> None:
-    """Raise where ranks have built different models, by names and shapes and a sum of all values; all ranks call this.
-
-    Raises:
-        ValueError: They have.
-    """
+    """Raise where ranks have built different models, by names, shapes and a sum of all values; all ranks call this."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     kinds = [(name, tuple(one.shape), str(one.dtype), one.requires_grad) for name, one in held.items()]
     there = [one for one in held.values() if is_read or (one.requires_grad and hasattr(model, "peft_config"))]
@@ -140,9 +136,6 @@ def _split_layers(model: Any, mesh: DeviceMesh) -> list[nn.Parameter]:
 
     Returns:
         The parameters that each rank holds whole, with gradients that have to be summed over tp.
-
-    Raises:
-        ValueError: The model cannot be divided over so many ranks.
     """
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -159,11 +152,7 @@ def _split_layers(model: Any, mesh: DeviceMesh) -> list[nn.Parameter]:
 
 
 def check_tensor_parallel(model: Any, tp_size: int) -> None:
-    """Raise for a model with adapters, or without a plan that torch's styles can follow, or whose heads do not fit.
-
-    Raises:
-        ValueError: It is one.
-    """
+    """Raise for a model with adapters, or without a plan that torch's styles can follow, or whose heads do not fit."""
     if hasattr(model, "peft_config"):
         raise ValueError(f"adapters are not divided over tp_size={tp_size}: use tp_size=1, with fsdp")
     kind = type(model).__name__
@@ -230,9 +219,6 @@ def check_replicas(model: nn.Module, layout: ModelLayout) -> None:
 
     Between divided layers each rank sees its own part of the activations, so its gradient is a part of the whole where
     the plan does not name the parameter. All ranks call this.
-
-    Raises:
-        ValueError: There is one, here or on another rank.
     """
     group, apart = layout.mesh.get_group("tp"), ""
     for name, one in model.named_parameters():

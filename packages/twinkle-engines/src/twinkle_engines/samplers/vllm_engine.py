@@ -150,11 +150,7 @@ class VLLMEngine:
         self._adapters = LoRARequest("twinkle", 1, folder)
 
     def check_length(self, ids: list[int]) -> None:
-        """Raise for a prompt that leaves no room for an answer.
-
-        Raises:
-            ValueError: It is as long as a sequence may be.
-        """
+        """Raise for a prompt that leaves no room for an answer."""
         if len(ids) >= self._length:
             raise ValueError(
                 f"a prompt has {len(ids)} tokens, but a sequence of this engine has at most {self._length} with its "
@@ -285,9 +281,6 @@ def _check_rotary(config: Any, length: int) -> None:
 
     vLLM has one table for all sequences of an engine: of LongRoPE, that of the longest one that it may have; of dynamic
     NTK, one that is never scaled. Transformers chooses by the sequences of each pass.
-
-    Raises:
-        ValueError: The engine is for longer sequences than those for which both have the same.
     """
     border, _ = rope_border(config)
     if border is not None and length > border:
