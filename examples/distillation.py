@@ -13,19 +13,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from digits import PROMPTS, arguments, counts_on, mean_rewards, told, tune
+from digits import PROMPTS, arguments, counts_on, mean_rewards, model_and_tokenizer, told, tune
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
-from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, rewards, tiny_model
+from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, rewards
 
 
-def train(mode: Any = "local", steps: int = 30) -> list[dict[str, float]]:
+def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
     """The figures of each step: the divergence from the teacher, and the reward, from which nothing is learnt."""
-    large, tokenizer = tiny_model(vocabulary=300, hidden_size=96)
-    small, _ = tiny_model(vocabulary=300, hidden_size=32)
-    params = SamplingParams(n=8, max_new_tokens=2)
-    adamw = partial(torch.optim.AdamW, lr=5e-3, weight_decay=0.0)
+    large, tokenizer = model_and_tokenizer(96)
+    small, _ = model_and_tokenizer(32)
+    params = SamplingParams(n=16, max_new_tokens=2)
+    adamw = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.0)
     with twinkle.session(mode, groups=[DeviceGroup("models", 1, "CPU"), DeviceGroup("sampler", 1, "CPU")]):
         teacher = TransformersModel(large, optimizer=adamw, remote_group="models")
         student = TransformersModel(small, optimizer=adamw, remote_group="models")
@@ -49,4 +49,4 @@ def train(mode: Any = "local", steps: int = 30) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    train(**arguments(__doc__, steps=30))
+    train(**arguments(__doc__, steps=60))

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from digits import PROMPTS, arguments, counts_on, told, tune
+from digits import PROMPTS, arguments, counts_on, model_and_tokenizer, told, tune
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
-from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, evaluate, preferences, tiny_model
+from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, evaluate, preferences
 
 
 def pair(digit: int, draw: random.Random) -> dict[str, str]:
@@ -28,20 +28,18 @@ def pair(digit: int, draw: random.Random) -> dict[str, str]:
     return {"prompt": f"count on: {digit}", "chosen": str(right), "rejected": str(wrong)}
 
 
-def train(mode: Any = "local", steps: int = 40) -> list[dict[str, float]]:
+def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
     """The figures of each step; "right" is the share of sampled answers that are, measured at each tenth."""
-    config, tokenizer = tiny_model(vocabulary=300)
+    config, tokenizer = model_and_tokenizer()
     draw = random.Random(0)
     rows = [pair(index % 10, draw) for index in range(40 * steps)]
     params = SamplingParams(max_new_tokens=2)
     with twinkle.session(mode, groups=[DeviceGroup("models", 1, "CPU"), DeviceGroup("sampler", 1, "CPU")]):
-        adamw = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.0)
+        adamw = partial(torch.optim.AdamW, lr=5e-3, weight_decay=0.0)
         actor = TransformersModel(config, optimizer=adamw, remote_group="models")
         reference = TransformersModel(config, optimizer=None, remote_group="models")
         sampler = TransformersSampler(config, tokenizer=tokenizer, params=params, remote_group="sampler")
-        actor.set_learning_rate(3e-3)
         tune(actor, tokenizer)
-        actor.set_learning_rate(1e-3)
         WeightSync(actor, reference)()
         sync = WeightSync(actor, sampler)
         history: list[dict[str, float]] = []
@@ -59,4 +57,4 @@ def train(mode: Any = "local", steps: int = 40) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    train(**arguments(__doc__, steps=40))
+    train(**arguments(__doc__, steps=60))

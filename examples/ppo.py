@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from digits import PROMPTS, arguments, counts_on, mean_rewards, told, tune
+from digits import PROMPTS, arguments, counts_on, mean_rewards, model_and_tokenizer, told, tune
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
-from twinkle.engines import Advantages, SamplingParams, TransformersModel, TransformersSampler, rewards, tiny_model
+from twinkle.engines import Advantages, SamplingParams, TransformersModel, TransformersSampler, rewards
 
 
-def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
+def train(mode: Any = "local", steps: int = 40) -> list[dict[str, float]]:
     """The figures of each step."""
-    config, tokenizer = tiny_model(vocabulary=300)
+    config, tokenizer = model_and_tokenizer()
     adamw = partial(torch.optim.AdamW, lr=3e-3, weight_decay=0.0)
     params = SamplingParams(n=32, max_new_tokens=2)
     with twinkle.session(mode, groups=[DeviceGroup("models", 1, "CPU"), DeviceGroup("sampler", 1, "CPU")]):
@@ -58,4 +58,4 @@ def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    train(**arguments(__doc__, steps=60))
+    train(**arguments(__doc__, steps=40))
