@@ -53,11 +53,13 @@ def main() -> None:
         balanced = [row.tolist() for row in logprobs_of(own, twinkle.get(made))]
         losses = [dict(own.forward_backward(made, name, normalize="token")) for name in ("cross_entropy", "grpo")]
         losses.append(dict(own.forward_backward(made, "grpo", normalize="token", beta=0.1)))
+        losses.append(dict(own.forward_backward(made, "ppo", whiten=True)))  # over both data ranks
         plain = rollouts(list(range(len(COUNTS))))
         again = TransformersModel(Build("qwen2"), optimizer=sgd, micro_batch_size=1)
         alone = [dict(again.forward_backward(plain, name, normalize="token")) for name in ("cross_entropy", "grpo")]
         in_order = [row.tolist() for row in logprobs_of(again, plain)]
         alone.append(dict(again.forward_backward(plain, "grpo", normalize="token", beta=0.1)))
+        alone.append(dict(again.forward_backward(plain, "ppo", whiten=True)))
         told = {"loss": loss, "norm": norm, "logprobs": logprobs, "balanced": balanced, "in_order": in_order}
         print(json.dumps({**told, "losses": [losses, alone], "lengths": plain.lengths}))
 
