@@ -44,19 +44,3 @@ def test_what_does_not_count_is_left_out() -> None:
     rollouts = rollouts.with_column("trained", off)
     assert mismatch(rollouts, "trained") == mismatch(rollouts[1:2], "trained") == {"mean": 1.0, "worst": 1.0}
     assert mismatch(rollouts.replace(mask=None), "trained")["worst"] == pytest.approx(math.exp(5.0), rel=1e-5)
-
-
-def test_a_token_that_the_trainer_rules_out_is_seen() -> None:
-    rollouts = written()
-    assert rollouts.logprobs
-    off = [logprobs.clone() for logprobs in rollouts.logprobs]
-    off[2][1] = -math.inf
-    assert mismatch(rollouts.replace(proximal=off))["worst"] == math.inf
-
-
-def test_a_column_that_is_not_there_is_named() -> None:
-    rollouts = written()
-    with pytest.raises(KeyError, match="no column 'proximal'"):
-        mismatch(rollouts)
-    with pytest.raises(KeyError, match="no column 'logprobs'"):
-        mismatch(rollouts.replace(logprobs=None, proximal=rollouts.logprobs))

@@ -8,9 +8,7 @@ import signal
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import twinkle_remote as twinkle
 from twinkle.engines import Rollouts, rewards
@@ -195,32 +193,6 @@ def test_async_functions_share_a_loop_and_run_beside_plain_ones() -> None:
 
     begun = threading.Event()
     assert rewards(first, second, plain).grade(sampled()).sequence_rewards().tolist() == [3.0] * 4
-
-
-@pytest.mark.parametrize("given", [3.0, "text", None, {"a": 1}, [[1.0]] * 4, [1j] * 4])
-def test_what_is_no_list_of_numbers_is_named(given: Any) -> None:
-    def strange(completions: list[str]) -> Any:
-        return given
-
-    with pytest.raises((TypeError, ValueError)):
-        rewards(strange).grade(sampled())
-
-
-@pytest.mark.parametrize("form", [tuple, np.array, torch.tensor, iter, lambda x: [torch.tensor(one) for one in x]])
-def test_numbers_of_any_library_are_votes(form: Any) -> None:
-    def votes(completions: list[str]) -> Any:
-        return form([1.0, 2.0, 3.0, 4.0])
-
-    assert rewards(votes).grade(sampled()).sequence_rewards().tolist() == [1, 2, 3, 4]
-
-
-def test_a_function_that_fails_is_named() -> None:
-    def fails(completions: list[str]) -> list[float]:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError) as raised:
-        rewards(length, fails).grade(sampled())
-    assert any("fails" in note for note in raised.value.__notes__)
 
 
 @pytest.mark.parametrize("name", ["prompts", "completions", "completion_ids"])

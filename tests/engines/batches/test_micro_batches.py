@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import Build, ragged, sequences, sgd
+from tiny_models import ragged, sequences
 
-from twinkle.engines import Rollouts, TransformersModel
-from twinkle_engines.batches.micro_batches import micro_batches, read
+from twinkle.engines import Rollouts
+from twinkle_engines.batches.micro_batches import micro_batches
 
 
 def seen(batch: Any, size: int | None = None, max_tokens: int | None = None) -> list[Any]:
@@ -50,13 +50,6 @@ def test_micro_batches_count_sequences_and_keep_pairs() -> None:
     assert pairs == [[i, i + 1] for i in range(0, 10, 2)]
 
 
-@pytest.mark.parametrize("form", [torch.uint8, torch.int16, torch.int32, list, lambda ids: list(ids)])
-def test_whole_numbers_of_any_form_are_ids(form: Any) -> None:
-    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    given = ids.to(form) if isinstance(form, torch.dtype) else form(ids)
-    assert torch.equal(read({"input_ids": given})[0].tokens["ids"], ids.flatten())
-
-
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
@@ -72,12 +65,3 @@ def test_whole_numbers_of_any_form_are_ids(form: Any) -> None:
 def test_columns_of_another_form_are_named(columns: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         list(micro_batches({"input_ids": [[1, 2, 3]], **columns}, None, None))
-
-
-def test_what_a_model_reads_and_an_engine_does_not_give_it_is_refused() -> None:
-    model = TransformersModel(Build("qwen2"), optimizer=sgd)
-    batch: dict[str, Any] = ragged(3, 1)
-    loss = model.forward_backward(batch)["loss"]
-    assert model.forward_backward({**batch, "inputs_embeds": None})["loss"] == loss
-    with pytest.raises(ValueError, match="inputs_embeds"):
-        model.forward_backward({**batch, "inputs_embeds": torch.ones(3, 12, 32)})

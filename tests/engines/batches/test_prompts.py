@@ -51,15 +51,6 @@ def test_a_text_has_one_begin_and_no_end_that_it_does_not_write(begin: bool, end
 
 
 @pytest.mark.parametrize(
-    "form",
-    [list, tuple, np.array, torch.tensor, lambda x: np.array(x, dtype=np.uint16), lambda x: list(np.array(x))],
-)
-def test_ids_are_whole_numbers_of_any_library(form: Callable[[list[int]], Any]) -> None:
-    made = to_ids(form([3, 5, 7]), None)
-    assert made == [3, 5, 7] and {type(one) for one in made} == {int}
-
-
-@pytest.mark.parametrize(
     "prompt", [3, {"a": 1}, [1.5], np.array([[1, 2]]), np.array([1.0]), torch.tensor([True]), [True], b"text", [ASK, 1]]
 )
 def test_another_form_is_an_error(prompt: Any) -> None:

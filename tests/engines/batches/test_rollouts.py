@@ -217,13 +217,6 @@ def test_flags_choose_no_rows(flags: Any) -> None:
         Rollouts([[1, 2], [3]])[flags]
 
 
-@pytest.mark.parametrize("rows", [[1, 0], np.array([1, 0]), torch.tensor([1, 0]), (np.int64(1), torch.tensor(0))])
-def test_numbers_of_any_library_choose_rows(rows: Any) -> None:
-    rollouts = Rollouts([[1, 2], [3]])
-    assert [ids.tolist() for ids in rollouts[rows].ids] == [[3], [1, 2]]
-    assert [ids.tolist() for ids in rollouts[rows[0]].ids] == [[3]]
-
-
 def test_parts_with_other_columns_are_refused_unless_they_are_empty() -> None:
     plain, rich = Rollouts([[1]]), Rollouts([[2]], rewards=[1.0], columns={"answer": [3]})
     assert concat([plain[:0], rich, plain[:0]]) == rich
@@ -259,13 +252,6 @@ def test_many_rows_are_cut_and_joined_in_linear_time() -> None:
     assert concat(list(whole)) == whole
     assert whole[list(range(0, count, 2))].columns["row"] == list(range(0, count, 2))
     assert pickle.loads(pickle.dumps(whole[5])) == whole[5]
-
-
-@pytest.mark.parametrize("form", [np.uint16, np.int16, np.uint8, np.int64, np.uint32])
-def test_ids_of_any_whole_numbers_are_those_that_models_look_up(form: Any) -> None:
-    made = Rollouts([np.array([1, 2, 3], dtype=form), np.array([], dtype=form)], versions=[np.uint16(1), 2])
-    assert made.tokens["ids"].dtype == torch.int64 and made.tokens["ids"].tolist() == [1, 2, 3]
-    assert made.pad()["input_ids"].dtype == torch.int64
 
 
 def test_marks_of_truncated_sampling_stand_at_each_token_of_a_rectangle() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -103,16 +102,6 @@ def test_a_loader_packs_a_dataset_on_disk(tmp_path: Path) -> None:
     assert told["tokens"] == padded.forward_backward(concat(packs))["tokens"] > 0
 
 
-def test_a_loader_collates_for_a_model() -> None:
-    rows = [{"prompt": f"{i} and", "completion": f" {i}"} for i in range(6)]
-    config = Qwen3Config(**{**CONFIGS["qwen3"].to_diff_dict(), "vocab_size": 300})
-    model = TransformersModel(config, optimizer=adamw)
-    for batch in DataLoader(rows, batch_size=3, collate_fn=partial(supervised, tokenizer=tokenizer())):
-        assert len(batch) == 3
-        found = model.forward_backward(batch)
-        assert batch.mask is not None and found["tokens"] == sum(int(mask.sum()) for mask in batch.mask)
-
-
 @pytest.mark.parametrize("form", [list, tuple, np.array])
 def test_prompts_and_completions_may_be_chats_and_the_completion_counts(form: Any) -> None:
     row = {"prompt": form(CHAT[:3]), "completion": form(CHAT[3:])}
@@ -142,14 +131,6 @@ def test_rows_of_parquet_and_arrow_are_those_of_python(tmp_path: Path) -> None:
     kept = {"type": "function", "function": {"name": "f", "arguments": {"a": None}}}  # a null of the user's own
     made = supervised([[CHAT[0], {"role": "assistant", "content": "", "tool_calls": [kept]}]], tokenizer(template))
     assert '"a": null' in texts(made, counted=True)[0]
-
-
-def test_tools_and_variables_go_to_the_template_those_of_a_row_first() -> None:
-    template = "{{ tools | tojson }}{{ mood }}" + TURNS + OPENED
-    options: dict[str, Any] = {"tools": [{"name": "f"}], "chat_template_kwargs": {"mood": "calm"}}
-    rows = [CHAT[:2], {"messages": CHAT[:2], "tools": '[{"name": "g"}]', "chat_template_kwargs": {"mood": "wild"}}]
-    made = texts(supervised(rows, tokenizer(template), **options), counted=False)
-    assert [text.split("user")[0] for text in made] == ['[{"name": "f"}]calm', '[{"name": "g"}]wild']
 
 
 @pytest.mark.parametrize("role", ["model", "gpt", "bot", "Assistant", "ASSISTANT"])

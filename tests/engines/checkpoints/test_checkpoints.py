@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from checkpoints.test_checkpoint import Counter, new_loader, new_model, train, values
+from checkpoints.test_checkpoint import Counter
 
 from twinkle.engines import Checkpoints, load
 
@@ -20,25 +20,6 @@ def counter(count: int) -> Counter:
     made = Counter()
     made.count = count
     return made
-
-
-def test_a_training_resumes_with_the_lines_that_began_it(tmp_path: Path) -> None:
-    undisturbed = new_model()
-    losses = train(undisturbed, new_loader(), 6)
-
-    def run(steps: int) -> tuple[Any, list[float]]:
-        model, loader = new_model(), new_loader()
-        checkpoints = Checkpoints(tmp_path / "run", models={"actor": model}, loader=loader, counter=Counter())
-        done = checkpoints.resume() or 0
-        found = train(model, loader, steps - done)
-        assert checkpoints.save(steps, loss=found[-1]) == tmp_path / "run" / f"step-{steps:06d}"
-        return model, found
-
-    _, first = run(4)
-    model, second = run(6)
-    assert first + second == losses
-    expected = values(undisturbed)
-    assert all(torch.equal(weight, expected[name]) for name, weight in values(model).items())
 
 
 @pytest.mark.parametrize(("best", "stays"), [("reward", 20), ("-reward", 30), (None, None)])

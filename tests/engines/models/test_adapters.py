@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -104,11 +100,6 @@ def test_a_start_that_changes_the_base_is_refused(start: Any) -> None:
         TransformersSampler(Build("llama"), lora=lora(init_lora_weights=start))
 
 
-@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal"])
-def test_a_start_that_leaves_the_base_is_taken(start: Any) -> None:
-    assert build_model(Build("llama"), torch.float32, lora(init_lora_weights=start))[0].peft_config
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -167,24 +158,6 @@ def test_a_sync_compares_bases_and_scalings(
     assert dtype == "bfloat16" or mismatch(model.annotate(made, "proximal"))["worst"] < 1.001
 
 
-@pytest.mark.parametrize(("options", "message"), [({"lora_alpha": 64}, "lora_alpha"), ({}, None)])
-def test_a_checkpoint_of_another_base_or_scaling_is_refused(
-    tmp_path: Path, options: dict[str, Any], message: str | None
-) -> None:
-    model = TransformersModel(Build("llama"), optimizer=adamw, lora=lora())
-    model.forward_backward(ragged(4, 1))
-    model.step()
-    model.save_state(str(tmp_path))
-    other = TransformersModel(Build("llama"), optimizer=adamw, lora=lora(**options))
-    if message is None:
-        other.load_state(str(tmp_path))
-        return
-    before = {name: whole(weight) for name, weight in other.weights().items()}
-    with pytest.raises(ValueError, match=message):
-        other.load_state(str(tmp_path))
-    assert all(torch.equal(whole(weight), before[name]) for name, weight in other.weights().items())
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -200,46 +173,6 @@ def test_what_is_trained_beside_adapters_of_a_short_model_is_held_in_float32(opt
         model.forward_backward(ragged(4, seed))
         assert model.step()["grad_norm"] > 0
     assert {weight.dtype for weight in model.weights().values()} == {torch.float32}
-
-
-def test_models_that_share_a_config_have_one_of_their_own(folder: Path, tmp_path: Path) -> None:
-    Build("llama", seed=8)().save_pretrained(tmp_path / "other")
-    shared = lora()
-    before = repr(shared)
-    places = {name: folder.parent / name for name in ("base", "other")}
-    models = {name: TransformersModel(place, optimizer=sgd, lora=shared) for name, place in places.items()}
-    assert repr(shared) == before
-    for name, model in models.items():
-        model.save_pretrained(tmp_path / f"adapter of {name}")
-        again = TransformersModel(tmp_path / f"adapter of {name}", optimizer=sgd)
-        for own, other in zip(logprobs_of(model, ragged(3, 9)), logprobs_of(again, ragged(3, 9)), strict=True):
-            assert_close(own, other, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_an_adapter_stands_on_the_revision_of_its_base(tmp_path: Path) -> None:
-    """A hub's cache with two revisions of a base, read by a process of its own, which looks for the cache at import."""
-    cache = tmp_path / "hub" / "models--one--base"
-    for number, revision in enumerate(("main", "older")):
-        commit = str(number) * 40
-        Build("llama", seed=number)().save_pretrained(cache / "snapshots" / commit)
-        (cache / "refs").mkdir(exist_ok=True)
-        (cache / "refs" / revision).write_text(commit)
-    get_peft_model(Build("llama", seed=1)(), lora()).save_pretrained(str(tmp_path / "adapter"))
-    file = tmp_path / "adapter" / "adapter_config.json"
-    config = {**json.loads(file.read_text()), "base_model_name_or_path": "one/base", "revision": "older"}
-    file.write_text(json.dumps(config))
-    program = (
-        "import sys, torch; from twinkle_engines.models.build import build_model\n"
-        "model = build_model(sys.argv[1], torch.float32, None)[0].get_base_model()\n"
-        "print(model.lm_head.weight.double().sum().item())"
-    )
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    environment = {name: value for name, value in environment.items() if name not in ("HF_HUB_CACHE", "HF_XET_CACHE")}
-    command = [sys.executable, "-c", program, str(tmp_path / "adapter")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert float(done.stdout.split()[-1]) == Build("llama", seed=1)().lm_head.weight.double().sum().item()
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])  # a head of its own, and a tied one

@@ -65,11 +65,6 @@ def test_a_sequence_beyond_a_table_of_positions_is_named(config: Any) -> None:
         model.forward_backward(Rollouts([[1, 2], list(range(17))]))
 
 
-def test_rotary_positions_have_no_end() -> None:
-    config = LlamaConfig(**SMALL, hidden_size=16, intermediate_size=16, max_position_embeddings=16)
-    assert limits_of(AutoModelForCausalLM.from_config(config)).positions is None
-
-
 @pytest.mark.parametrize(
     ("config", "border"),
     [

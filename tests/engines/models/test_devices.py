@@ -10,7 +10,7 @@ from tests.fake_cuda import FakeCudaMode, fake_cuda
 
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh
-from twinkle.engines import Rollouts, mismatch
+from twinkle.engines import Rollouts
 from twinkle_engines.batches.micro_batches import micro_batches
 from twinkle_engines.models.layout import own_device
 
@@ -49,31 +49,6 @@ def test_rollouts_on_a_gpu_are_batches_like_any(only: str | None, packed: bool) 
         assert one.columns.keys() == other.columns.keys()
         for name, column in one.columns.items():
             assert column.device.type == "cpu" and torch.equal(column, other.columns[name]), name
-
-
-@pytest.mark.parametrize("form", ["padded", "packs"])
-@pytest.mark.parametrize("names", [{"input_ids"}, {"labels"}, {"attention_mask", "position_ids"}, None])
-def test_mappings_on_a_gpu_are_batches_like_any(form: str, names: set[str] | None) -> None:
-    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
-    own: dict[str, torch.Tensor] = {"input_ids": ids, "labels": ids.clone()}
-    own |= (
-        {"attention_mask": (ids > 0).long(), "position_ids": torch.tensor([[0, 1, 2, 3]] * 2)}
-        if form == "padded"
-        else {"position_ids": torch.tensor([[0, 1, 0, 1]] * 2)}
-    )
-    moved = {name: fake_cuda(value) if names is None or name in names else value for name, value in own.items()}
-    for one, other in zip(micro_batches(moved, None, None), micro_batches(own, None, None), strict=True):
-        assert one.columns.keys() == other.columns.keys()
-        assert all(torch.equal(column, other.columns[name]) for name, column in one.columns.items())
-
-
-@pytest.mark.parametrize("only", [None, "mask", "logprobs"])
-@pytest.mark.parametrize("trainers", [False, True])
-def test_agreement_of_engines_on_two_devices(only: str | None, trainers: bool) -> None:
-    given = [torch.tensor([0.0, -1.5, -2.0]), torch.tensor([0.0, -2.0])]
-    trained = [fake_cuda(value) for value in given] if trainers else given
-    told = mismatch(_rollouts(fake_cuda, only).replace(proximal=trained))
-    assert told == mismatch(_rollouts(lambda value: value).replace(proximal=given))
 
 
 @twinkle.remote_class()

@@ -47,14 +47,6 @@ def test_a_loss_that_no_gradient_comes_from_is_named() -> None:
         model.forward_backward(rollouts(), lambda logprobs, batch: 1.0)
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [3, 1], [4], [2, 1, 1]])
-def test_pairs_are_rows_of_two(counts: list[int]) -> None:
-    model = TransformersModel(Build("llama"), optimizer=sgd)
-    with pytest.raises(ValueError, match="rows of two"):
-        model.forward_backward(rollouts().replace(counts=counts), "dpo")
-    assert model.forward_backward(rollouts().replace(counts=[2, 0, 2]), "dpo")["loss"] > 0
-
-
 def test_a_mapping_says_what_counts() -> None:
     model = TransformersModel(Build("llama"), optimizer=sgd)
     padded = rollouts().pad()
@@ -65,10 +57,6 @@ def test_a_mapping_says_what_counts() -> None:
         model.forward_backward({"input_ids": [[1, 2, 3]], "position_ids": [[0, 1, 2]]})
     for labelled in (bare | {"mask": padded["mask"]}, bare | {"labels": padded["input_ids"]}, {"input_ids": [[1, 2]]}):
         assert model.forward_backward(labelled)["tokens"] > 0
-
-
-def own(logprobs: torch.Tensor, batch: Any) -> torch.Tensor:
-    return -logprobs
 
 
 def marked(which: list[bool] | None) -> Rollouts:
@@ -92,10 +80,3 @@ def test_a_batch_of_any_form_tells_its_truncated_sampling(form: str) -> None:
     forms: Any = {"mapping": given.pad(), "packs": given.pack(9), "list": [given[0], given[1]]}
     with pytest.warns(UserWarning, match="top_k"):
         model.forward_backward(forms.get(form, given), "cispo")
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "dpo", own])
-def test_other_losses_take_truncated_sampling(loss: Any) -> None:
-    given = marked([True] * 4)
-    given = given.replace(logprobs=None, advantages=None) if loss is own else given
-    TransformersModel(Build("llama"), optimizer=sgd).forward_backward(given, loss)

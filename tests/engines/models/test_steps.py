@@ -77,10 +77,3 @@ def test_parameters_that_are_trained_are_float32() -> None:
         reference.forward_backward(ragged(2, 1))
     with pytest.raises(ValueError, match="optimizer=None"):
         reference.step()
-
-
-@pytest.mark.parametrize("option", ["dtype", "compute_dtype"])
-def test_half_precision_without_scaling_is_refused(option: str) -> None:
-    options: dict[str, Any] = {option: "float16"}
-    with pytest.raises(ValueError, match=f"{option}='float16' is none of float32, bfloat16"):
-        TransformersModel(Build("llama"), optimizer=sgd, **options)

@@ -4,21 +4,19 @@ import json
 import math
 import subprocess
 import sys
-from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict
 from run_training import CASES, LAYOUTS, batches, whole
 from safetensors.torch import load_file
 from tiny_models import (
     CONFIGS,
     Build,
     PlainLoop,
-    adamw,
     adapted,
     halving,
     logprobs_of,
@@ -128,34 +126,6 @@ def test_weights_are_those_of_a_config_or_a_folder(tmp_path: Path) -> None:
     assert all(torch.equal(whole(read.weights()[name]), weight) for name, weight in drawn.items())
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
-def test_adapters_alone_are_trained_moved_and_written(tmp_path: Path) -> None:
-    from peft import PeftModel
-
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    model = one(lora=lora, optimizer=adamw)
-    weights = {name: whole(weight) for name, weight in model.weights().items()}
-    assert len(weights) == 2 * 2 * 2 and all("lora_" in name for name in weights)
-    model.forward_backward(ragged(4, 1))
-    model.step()
-    assert all(not torch.equal(whole(model.weights()[name]), weight) for name, weight in weights.items())
-    model.save_pretrained(tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
-    read = PeftModel.from_pretrained(Build("llama")(), tmp_path)
-    with torch.no_grad():
-        for (ids, _), row in zip(sequences(ragged(3, 2)), logprobs_of(model, ragged(3, 2)), strict=True):
-            assert_close(row, plain_logprobs(read, ids), rtol=0, atol=1e-5)
-
-
-def test_checkpoints_of_activations_change_no_gradient() -> None:
-    norms = []
-    for checkpointing in (False, True):
-        model = one(gradient_checkpointing=checkpointing)
-        model.forward_backward(ragged(4, 1))
-        norms.append(model.step()["grad_norm"])
-    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
-
-
 def test_bfloat16_computes_and_float32_keeps() -> None:
     whole, half = one(), one(compute_dtype="bfloat16")
     steps = [(model.forward_backward(ragged(6, 1))["loss"], model.step()["grad_norm"]) for model in (whole, half)]
@@ -180,16 +150,6 @@ def test_a_function_is_a_loss_and_gets_the_columns_of_the_batch() -> None:
         total -= (plain_logprobs(model, ids) * weight**2)[counted].sum().item()
         count += int(counted.sum())
     assert told == {"loss": pytest.approx(total / count, rel=1e-5), "tokens": count}
-
-
-def test_rollouts_are_a_batch_as_their_padded_columns_are() -> None:
-    batch = ragged(5, 1)
-    rows = sequences(batch)
-    rollouts = Rollouts([ids for ids, _ in rows], [counts for _, counts in rows], counts=[2, 0, 3])
-    model = one(micro_batch_size=2)
-    assert model.forward_backward(rollouts) == pytest.approx(one().forward_backward(batch), rel=1e-5)
-    for own, other in zip(logprobs_of(model, rollouts), logprobs_of(model, batch), strict=True):
-        assert_close(own, other, rtol=0, atol=1e-5)
 
 
 def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
@@ -345,10 +305,3 @@ def test_workers_of_a_cluster_make_the_steps_of_one_process(joining: dict[str, s
         assert row == pytest.approx(expected, rel=1e-3, abs=1e-4)
     for own, expected in zip(*figures["losses"], strict=True):
         assert own == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_config_that_models_share_stays_as_it_is() -> None:
-    config = deepcopy(CONFIGS["qwen3"])
-    model = TransformersModel(lambda: AutoModelForCausalLM.from_config(config), optimizer=None, dtype="bfloat16")
-    assert {weight.dtype for weight in model.weights().values()} == {torch.bfloat16}
-    assert AutoModelForCausalLM.from_config(config).dtype == torch.float32

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,26 +54,3 @@ def test_the_client_samples_as_in_one_process(folder: Path, address: str) -> Non
         mesh = twinkle.DeviceMesh.from_sizes(dp_size=2)
         sampler = TransformersSampler(str(folder / "model"), device_mesh=mesh, remote_group="rollout")
         assert written(twinkle.get(sampler.sample(PROMPTS, PARAMS))) == right
-
-
-@pytest.mark.slow
-def test_plain_json_samples_too(folder: Path, address: str) -> None:
-    def post(path: str, **body: Any) -> Any:
-        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{address}/v1/{path}", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=200) as answer:
-            return json.load(answer)
-
-    made = post("TransformersSampler", model=str(folder / "model"), remote_group="rollout")
-    path = f"TransformersSampler/{made['id']}/sample"
-    found = post(path, prompts=PROMPTS, params=asdict(PARAMS))
-    right = TransformersSampler(str(folder / "model")).sample(PROMPTS, PARAMS)
-    result = found["result"]
-    assert result["tokens"]["ids"] == right.tokens["ids"].tolist() and result["lengths"] == right.lengths
-    assert (result["counts"], result["rows"]["prompts"], result["sequences"]["finish"]) == (
-        right.counts,
-        right.prompts,
-        right.finish,
-    )
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        post(path, prompts=PROMPTS, params={"top_p": 2.0})
