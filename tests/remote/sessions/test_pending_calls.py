@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.remote.signals import interrupted_at_step
 
-from twinkle_remote import get, on, remote_class, remote_function, submit
+from twinkle_remote import current_worker, get, on, remote_class, remote_function, submit
 from twinkle_remote.call.lazy_values.lazy import call_of
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
 from twinkle_remote.sessions.current import running
@@ -35,10 +35,6 @@ class Service:
         self.calls += 1
         return self.calls
 
-    @remote_function(dispatch="all")
-    def fails(self) -> None:
-        raise KeyError("on every rank")
-
     @remote_function(dispatch="all", collect="first")
     def many(self, other: Service, count: int) -> int:
         for _ in range(count):
@@ -51,6 +47,24 @@ class Broken:
     @remote_function(dispatch="all", collect="first")
     def fail(self) -> int:
         raise KeyError("no luck")
+
+    @remote_function(dispatch="all")
+    def fail_on_one(self, until: threading.Event) -> None:
+        if current_worker().rank == 0:
+            raise KeyError("no luck")
+        until.wait(60)
+
+
+def test_a_failure_that_was_dropped_is_raised_while_other_ranks_are_at_work() -> None:
+    until, other = threading.Event(), on("one").create(Service)
+    lazy = submit(on("two").create(Broken).fail_on_one, until)
+    called = call_of(lazy)
+    assert called.ends_within(60.0)
+    del lazy
+    with pytest.raises(KeyError, match="no luck"):
+        other.work()
+    assert not called.done()
+    until.set()
 
 
 def test_a_call_that_does_not_end_holds_up_nobody_else() -> None:
@@ -71,7 +85,6 @@ def test_a_worker_does_not_wait_for_the_call_that_it_is_in() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised at the end of a generator
-@pytest.mark.usefixtures("threads")
 def test_ctrl_c_at_any_step_of_a_wait_loses_no_failure_and_holds_up_no_end() -> None:
     broken = on("two").create(Broken)
     for step in count(1):

@@ -10,7 +10,7 @@ from tests.conformance.subjects.echo import Echo
 from twinkle_remote import on
 from twinkle_remote.protocol import Failure, Outcome
 from twinkle_remote.sessions.current import stats as stats_of_session
-from twinkle_remote.sessions.telemetry.stats import CallRecord, CallRecords, Stats
+from twinkle_remote.sessions.telemetry.stats import CallRecord, Stats
 
 SECONDS = st.floats(0.0, 100.0)
 
@@ -72,7 +72,3 @@ def test_records_print_a_row_for_each_method(threads: None) -> None:
     told = {row.split()[0]: row.split()[1:4] for row in rows}
     assert told["Echo.rows"] == ["two[2]", "2", "0"] and told["Echo.__init__"] == ["two[2]", "1", "0"]
     assert max(map(len, rows)) <= len(head)
-
-
-def test_no_records_print_a_head() -> None:
-    assert str(CallRecords()).startswith("method")

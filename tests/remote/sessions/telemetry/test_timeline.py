@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -106,30 +106,21 @@ def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
     assert names(calls["driver", "weight syncs"]) == ["weights of two: Sampler"] * 3
 
 
-def check_a_run(mode: Literal["threads", "ray"], folder: Path) -> None:
-    """Calls at once on two components, a hand-over and coroutines: lanes without overlap."""
+def test_calls_at_once_nest_rightly(tmp_path: Path) -> None:
+    """Two components, a hand-over and coroutines: lanes without overlap."""
     groups = [DeviceGroup("two", 2, "CPU"), DeviceGroup("one", 1, "CPU")]
-    with session(mode, groups=groups):
+    with session("threads", groups=groups):
         sampler = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Sampler)
         other = on("one").create(Sampler)
         graded = [sampler.grade(sampler.sample([0.01, 0.02])) for _ in range(4)]
         again = [other.sample(sampler.sample([0.01] * 3)) for _ in range(4)]
         get([*graded, *again])
-        events = json.loads(write_timeline(folder / "calls.json").read_text())["traceEvents"]
+        events = json.loads(write_timeline(tmp_path / "calls.json").read_text())["traceEvents"]
     found = lanes(events)
     assert {process for process, _ in found} >= {"driver", "two: Sampler", "one: Sampler"}
     ran = [name for key, slices in found.items() if key[0] != "driver" for name in names(slices) if name != "fetch"]
     assert ran.count("Sampler.sample") == 8 * 2 + 4
     assert ran.count("Sampler.grade") == 4 * 2
-
-
-def test_a_run_on_threads_nests_rightly(tmp_path: Path) -> None:
-    check_a_run("threads", tmp_path)
-
-
-@pytest.mark.ray
-def test_a_run_on_ray_nests_rightly(tmp_path: Path) -> None:
-    check_a_run("ray", tmp_path)
 
 
 def test_without_a_session_there_is_no_timeline(tmp_path: Path) -> None:

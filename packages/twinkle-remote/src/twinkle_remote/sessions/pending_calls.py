@@ -194,14 +194,14 @@ class PendingCalls:
         return queue
 
     def completed(self, call: PendingCall) -> None:
-        """Remove a call that is done; also called when the lazy result of a failed one is deleted."""
+        """Remove a call that is done; a failure that nobody has retrieved is known from now on."""
         self.failed(call)  # first: who looks meanwhile finds it here or there
         for queue in tuple(self._queues.values()):
             if queue.remove(call):
                 break
 
     def failed(self, call: PendingCall) -> None:
-        """Know of a call that has failed on a rank, unless its failure was retrieved."""
+        """Know of a call that has failed on a rank; called again when its lazy result is deleted."""
         if self.closed or not call.unseen():
             return
         if call.held:

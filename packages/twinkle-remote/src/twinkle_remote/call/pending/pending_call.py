@@ -213,8 +213,8 @@ class PendingCall(Awaited):
     def released(self) -> None:
         """Called when its lazy result is deleted; a failure that nobody has retrieved is kept and logged."""
         self.held = False
-        if self.failures and self.done():
-            self._runtime.in_flight.completed(self)
+        if self.failures:  # also while other ranks are at work
+            self._runtime.in_flight.failed(self)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker: their answers, the deadline, `timeout` or the end of the session frees it.
