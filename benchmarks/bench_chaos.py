@@ -3,10 +3,9 @@
     python benchmarks/bench_chaos.py [--deaths 120] [--every 1.0] [--samplers 3] [--plain 60] [--seed 0]
 
 A death each second (`--every`), of a rank or of several at once: SIGKILL, or SIGSTOP and then SIGKILL. Each row is to
-come once, made with the weights of one version that was current between its begin and its end; a row whose workers died
-three times is set aside, and reported. The driver's memory
-(anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray follows: as
-many actors that are killed and started again by hand.
+come once, made with the weights of one version that was current between its begin and its end. The driver's memory
+(anonymous), descriptors and threads are taken after a sixth of the deaths and at the end. Plain Ray follows: as many
+actors that are killed and started again by hand.
 """
 
 from __future__ import annotations

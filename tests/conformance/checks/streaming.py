@@ -179,6 +179,15 @@ def streaming_raises_what_fails_for_all(harness: Harness) -> None:
             _flat(batches)
 
 
+def streaming_fills_batches_with_rows_that_are_kept(harness: Harness) -> None:
+    """`keep` gets the value of one row, in every mode, and other rows take the places of those that it refuses."""
+    stages = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"])
+    for ahead in (0, 9):
+        with stream(SOURCE, stages.tenfold, rows=4, ahead=ahead, keep=lambda row: row % 20 == 0) as batches:
+            assert [get(batch) for batch in batches] == [[0, 20, 40, 60], [80, 100, 120, 140], [160, 180]]
+        assert batches.stats().refused == 10
+
+
 def streaming_goes_through_epochs(harness: Harness) -> None:
     """An epoch ends with a short batch; the next `for` loop is the next epoch."""
     stages = harness.build(Stages, 4, mesh=FOUR["dp4"])
@@ -206,5 +215,6 @@ CHECKS = (
     streaming_resumes_where_it_was,
     streaming_skips_rows_that_fail,
     streaming_raises_what_fails_for_all,
+    streaming_fills_batches_with_rows_that_are_kept,
     streaming_goes_through_epochs,
 )

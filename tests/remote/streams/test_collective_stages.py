@@ -81,12 +81,6 @@ def test_all_ranks_enter_each_call(sizes: dict[str, Any], ahead: int) -> None:
     assert len(_entered["m"]) == 4
 
 
-def test_rows_of_arrays_and_of_one_rank() -> None:
-    meeting, one = _meeting("m", "four", dp_size=4), _meeting("n", "one", dp_size=1)
-    with stream([np.arange(7)], meeting.meet, one.meet, rows=3, ahead=4) as batches:
-        assert [list(get(batch)) for batch in batches] == [[0, 4, 8], [12, 16, 20], [24]]
-
-
 def test_stages_share_ranks_and_calls_of_the_loop_keep_one_order() -> None:
     first, second = _meeting("m", "two", dp_size=2), _meeting("n", "two", fsdp_size=2)
     with stream([[i] for i in range(12)], first.meet, second.meet, first.meet, rows=2, ahead=6) as batches:

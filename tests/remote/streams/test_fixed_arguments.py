@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import Replicate, get, on, remote_class, remote_function, session, stats, stream
-from twinkle_remote.streams.stages import PlainStage, RemoteStage, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 class Stage:
     @remote_function(dispatch="slice_dp", collect="flatten")
     def make(self, rows: list[int], by: int = 1) -> dict[str, Any]:
-        return {"ids": [by * row for row in rows], "wide": np.zeros((len(rows), 1000))}
+        return {"ids": [by * row for row in rows]}
 
     @remote_function(dispatch="slice_dp", collect="flatten", replicate=("scales",))
     def grade(self, scales: list[int], rows: dict[str, Any], name: str = "score", *, by: int = 1) -> dict[str, Any]:
@@ -45,15 +43,10 @@ def stages(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
         yield [on(name, DeviceMesh.from_sizes(dp_size=2)).create(Stage) for name in ("a", "b")]
 
 
-def wanted(rows: list[int], name: str) -> dict[str, list[int]]:
-    ids = [3 * row for row in rows]
-    return {"ids": ids, name: [10 * one for one in ids], "last": [4 * one for one in ids]}
-
-
 PARTIALS: dict[str, Callable[[Any], Any]] = {
     "by place": lambda stage: partial(stage.grade, [5], by=2),
     "in a partial": lambda stage: partial(partial(stage.grade, [5], by=7), by=2),
-    "in a partial of its own kind": lambda stage: Own(Own(stage.grade, [5], by=7), by=2, name="other"),
+    "in a partial of its own kind": lambda stage: Own(Own(stage.grade, [5], by=7), by=2, name="score"),
     "marked": lambda stage: partial(stage.grade, Replicate([5]), by=2),
 }
 
@@ -62,23 +55,15 @@ PARTIALS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("how", PARTIALS)
 def test_rows_and_columns_are_those_of_the_function(stages: list[Any], how: str, ahead: int) -> None:
     maker, other = stages
-    grade = PARTIALS[how](other)
-    name = "other" if "own kind" in how else "score"
     source, before, found = [[0, 1, 2], [3], [4, 5]], len(stats()), []
-    with stream(source, partial(maker.make, by=3), grade, partial(other.together, by=4), ahead=ahead) as batches:
+    made = [partial(maker.make, by=3), PARTIALS[how](other), partial(other.together, by=4)]
+    with stream(source, *made, ahead=ahead) as batches:
         for rows, batch in zip(source, batches, strict=True):
-            value = get(batch)
-            assert {key: value[key] for key in ("ids", name, "last")} == wanted(rows, name)
-            assert list(value) == ["ids", "wide", name, "last"]
-            found += value["ids"]
+            ids = [3 * row for row in rows]
+            assert get(batch) == {"ids": ids, "score": [10 * one for one in ids], "last": [4 * one for one in ids]}
+            found += ids
     assert found == [3 * row for row in range(6)]
-    assert "Stage.grade" in {one.method for one in stats()[before:]}
-
-
-def test_a_partial_is_a_stage_of_workers(stages: list[Any]) -> None:
-    stage = stage_of(partial(stages[1].grade, [5]), ahead=True)
-    assert isinstance(stage, RemoteStage) and stage.name == "Stage.grade"
-    assert isinstance(stage_of(partial(len), ahead=True), PlainStage)
+    assert "Stage.grade" in {one.method for one in stats()[before:]}, "a partial is a stage of workers"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import CollectError, Lazy, get, on, remote_class, remote_function, session, stream, submit
+from twinkle_remote import Lazy, get, on, remote_class, remote_function, session, stream, submit
 from twinkle_remote.streams import ahead as ahead_module
 
 if TYPE_CHECKING:
@@ -123,20 +123,6 @@ def test_keep_may_refuse_all_and_raise(maker: Maker, ahead: int) -> None:
         stream(SOURCE, keep=3)  # type: ignore[call-overload]  # on purpose
 
 
-def test_old_rows_are_dropped_and_counted(maker: Maker) -> None:
-    with stream(SOURCE, maker.held, rows=1, ahead=8, order="arrival", max_lag=1, stale="drop") as batches:
-        found = []
-        for batch in batches:
-            found += get(batch)
-            batches.publish()
-            if len(found) == 8:
-                leave.set()
-            assert max(batches.info.lag) <= 1 if batches.info is not None else False
-    stats = batches.stats()
-    assert 0 not in found and len(set(found)) == len(found)
-    assert stats.dropped == 40 - len(found) >= 1 and stats.worst_lag <= 1
-
-
 def test_rows_of_a_call_that_is_late_are_made_by_another_rank_and_a_second_time_is_an_error(maker: Maker) -> None:
     def release() -> None:
         time.sleep(0.35)
@@ -148,11 +134,6 @@ def test_rows_of_a_call_that_is_late_are_made_by_another_rank_and_a_second_time_
     leave.clear()
     with pytest.raises(TimeoutError, match=r"slow"), stream(SOURCE, maker.slow, rows=4, ahead=9) as batches:
         list(batches)
-
-
-def test_a_stage_with_other_rows_is_an_error(maker: Maker, ahead: int) -> None:
-    with pytest.raises(CollectError, match="double returned"), stream(SOURCE, maker.double, ahead=ahead) as batches:
-        list(map(get, batches))
 
 
 def test_a_long_wait_is_named_once_with_its_calls(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
-    Lazy,
     NotInitializedError,
     get,
     initialize,
@@ -167,14 +165,6 @@ def test_what_is_not_a_state_is_refused(apart: Maker) -> None:
         stream([[1]], apart.make).load_state_dict({"epoch": 1})
 
 
-def test_a_broken_loop_leaves_no_thread(apart: Maker) -> None:
-    with stream(Source(), apart.make, rows=5, ahead=20) as batches:
-        for _ in batches:
-            break
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("twinkle-stream")]
-    assert left == []
-
-
 def test_the_end_of_the_session_ends_its_streams() -> None:
     initialize("threads", groups=GROUPS)
     maker = on("four", DeviceMesh.from_sizes(dp_size=4)).create(Maker)
@@ -185,23 +175,6 @@ def test_the_end_of_the_session_ends_its_streams() -> None:
         next(batches)
     with pytest.raises(NotInitializedError):
         maker.make([1])
-
-
-def test_batches_are_lazy_and_can_be_handed_on(apart: Maker) -> None:
-    second = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
-    with stream(Source(), apart.make, rows=5, ahead=20) as batches:
-        made: list[Lazy[list[int]]] = []
-        for batch in batches:
-            assert isinstance(batch, Lazy)
-            made.append(second.make(batch))
-    assert [row - 200 for batch in made for row in get(batch)] == list(range(30))
-
-
-def test_lazy_batches_of_a_source_stay_on_their_workers(apart: Maker) -> None:
-    second = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Maker)
-    lazies = [apart.make(list(range(at, at + 6))) for at in range(0, 30, 6)]
-    with stream(lazies, second.make, rows=4, ahead=9) as batches:
-        assert [row - 200 for batch in batches for row in get(batch)] == list(range(30))
 
 
 def test_one_process_is_synchronous_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

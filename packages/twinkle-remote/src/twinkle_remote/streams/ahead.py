@@ -64,7 +64,7 @@ class _CallAtWork:
         pending: The call; None of a plain stage.
         result: What a plain stage has made (of `keep=` the places that it refuses), or its error.
         late: It is past its deadline: its rows are made again, and its data rank is free when it has answered.
-        dead: Ranks of its group that have died since it began, so that what it made may be lost.
+        dead: Workers that have died since it began, by group and rank, so that what it made may be lost.
     """
 
     def __init__(self, call: StageCall, given: Any) -> None:
@@ -72,7 +72,7 @@ class _CallAtWork:
         self.pending: PendingCall | None = None
         self.result: PlacedRows | list[int] | Exception | None = None
         self.late = False
-        self.dead: set[int] = set()
+        self.dead: set[tuple[str, int]] = set()
 
 
 class AheadEngine:
@@ -298,7 +298,7 @@ class AheadEngine:
         work.pending = stage.begin(call.rank, work.given, f"row {first}" if first == last else f"rows {first}-{last}")
         if self._recovery.was_replaced(stage, call.rank):  # known meanwhile: the call may be the new worker's
             self._over(work)
-            self._lose(stage, call, "it was started again")
+            self._lose(call, "it was started again")
             self._schedule.again(call.rows, call.stage)
         else:
             work.pending.when_answered(partial(self._inbox.put, work))
@@ -310,87 +310,79 @@ class AheadEngine:
             self._schedule.over(work.call.stage, work.call.rank)
             work.late = False
         elif self._at_work.get(work.call) is work:
-            if pending is None and work.result is not None:
-                self._plain_over(work, work.result)
-            elif pending is not None and (pending.done() or pending.failed() or pending.late()):
-                self._remote_over(work, pending)
+            answered = work.result is not None if pending is None else pending.done() or pending.failed()
+            if answered or (pending is not None and pending.late()):
+                self._end(work, late=not answered)
 
-    def _plain_over(self, work: _CallAtWork, result: PlacedRows | list[int] | Exception) -> None:
-        call = work.call
-        self._over(work)
-        if isinstance(result, PlacedRows):
-            self._keep(call, result)
-        elif isinstance(result, Exception):  # of a lost worker: what it was given may be lost
-            self._failed(call, result, 0 if isinstance(result, WorkerDiedError) else None)
-        else:
-            self._schedule.made(call, [call.rows[place] for place in result])
-
-    def _remote_over(self, work: _CallAtWork, pending: PendingCall) -> None:
-        call, stage = work.call, self._stages[work.call.stage]
-        assert isinstance(stage, RemoteStage)
+    def _end(self, work: _CallAtWork, *, late: bool) -> None:
+        call, stage, pending, made = work.call, self._stages[work.call.stage], work.pending, work.result
+        work.late = late
         try:
-            pending.wait(0.0)
-            made = stage.made(call.rank, pending, len(call.rows))
+            if isinstance(stage, RemoteStage) and pending is not None:
+                pending.wait(0.0)
+                made = stage.made(call.rank, pending, len(call.rows))
+            elif isinstance(made, Exception):
+                raise made
         except Exception as error:
-            work.late = not (pending.done() or pending.failed())
             self._over(work)
             if isinstance(error, WorkerDiedError):
-                self._died(stage, call, pending, error)
+                self._died(call, pending, error)
             else:
                 self._failed(call, error)
-        else:
-            self._over(work, max(pending.outcome(rank).seconds for rank in stage.collects[call.rank]))
-            if work.dead and self._recovery.is_lost(made, stage.call.component.group, work.dead):
-                self._schedule.again(call.rows)
-            else:
-                self._keep(call, made)
+            return
+        self._over(work)
+        if isinstance(made, list):
+            self._schedule.made(call, [call.rows[place] for place in made])
+        elif isinstance(made, PlacedRows) and self._recovery.is_lost(made, work.dead):
+            self._schedule.again(call.rows)
+        elif isinstance(made, PlacedRows):
+            self._made.update((row, (made, place)) for place, row in enumerate(call.rows))
+            self._schedule.made(call)
 
-    def _over(self, work: _CallAtWork, seconds: float | None = None) -> None:
+    def _over(self, work: _CallAtWork) -> None:
         """A call is at work no more; its data rank is free, unless it is late."""
         del self._at_work[work.call]
         if not work.late:
             self._schedule.over(work.call.stage, work.call.rank)
         if work.call.stage < len(self._record.stages):  # `keep=` has no metrics
-            ran = time.perf_counter() - work.began if seconds is None else seconds
-            self._record.ran(work.call.stage, len(work.call.rows), ran)
-
-    def _keep(self, call: StageCall, made: PlacedRows) -> None:
-        self._made.update((row, (made, place)) for place, row in enumerate(call.rows))
-        self._schedule.made(call)
+            seconds = time.perf_counter() - work.began if work.pending is None else work.pending.record.run_seconds
+            self._record.ran(work.call.stage, len(work.call.rows), seconds)
 
     def _failed(self, call: StageCall, error: Exception, stage: int | None = None) -> None:
-        """A stage raised: the error ends the stream, or the row is skipped, if it was made alone after a first one."""
-        if not self._schedule.failed(call, stage):
+        """A stage raised: for the second time for its row this ends the stream, or the row is skipped."""
+        if self._schedule.failed(call, stage):
             return
         where = f"row {call.rows[0]} of the stream, for which {self._stages[call.stage].name} raised twice"
-        if self._schedule.rules.on_error == "raise":
+        if self._schedule.rules.on_error == "raise" or isinstance(error, WorkerDiedError):
             error.add_note(f"  while a stream made {where}; it stays in the state, and on_error='skip' leaves it out")
             raise error
         _log.warning("%s, is skipped: %s: %s", where, type(error).__name__, error)
+        self._schedule.skip(call.rows[0])
 
     # lost workers
 
-    def _died(self, stage: RemoteStage, call: StageCall, pending: PendingCall, error: WorkerDiedError) -> None:
-        failure = pending.first_failure() if pending.failed() else None
-        if failure is None or failure.died:
-            self._lose(stage, call, str(error))
+    def _died(self, call: StageCall, pending: PendingCall | None, error: WorkerDiedError) -> None:
+        failure = pending.first_failure() if pending is not None and pending.failed() else None
+        if pending is None:  # what a plain stage was given may be lost
+            self._failed(call, error, 0)
+        elif failure is None or failure.died:
+            self._lose(call, str(error))
             self._schedule.again(call.rows, call.stage)
         elif failure.trace:  # a method has raised it, which called another component
             self._failed(call, error)
         else:  # what it was given is lost
             self._schedule.again(call.rows)
 
-    def _lose(self, stage: RemoteStage, call: StageCall, why: str) -> None:
+    def _lose(self, call: StageCall, why: str) -> None:
         """Others make the rows of a data rank, and those again that are on its workers alone."""
-        rank, group = DataRank(self._schedule.stages[call.stage].pool, call.rank), stage.call.component.group
+        stage, rank = self._stages[call.stage], DataRank(self._schedule.stages[call.stage].pool, call.rank)
+        assert isinstance(stage, RemoteStage)
         self._schedule.set_usable(*rank, usable=False)
         self._recovery.lose(rank, why=why)
-        dead, at_work = set(stage.peers[call.rank]), set(call.rows)
+        dead, at_work = {(stage.call.component.group, one) for one in stage.peers[call.rank]}, set(call.rows)
         for other in self._at_work.values():
             at_work.update(other.call.rows)
-            of = self._stages[other.call.stage]
-            if isinstance(of, RemoteStage) and of.call.component.group == group:
-                other.dead |= dead
+            other.dead |= dead
         every = {id(rows): rows for rows, _ in self._made.values()}
-        lost = {key for key, rows in every.items() if self._recovery.is_lost(rows, group, dead)}
+        lost = {key for key, rows in every.items() if self._recovery.is_lost(rows, dead)}
         self._schedule.again([row for row, (rows, _) in self._made.items() if id(rows) in lost and row not in at_work])

@@ -69,9 +69,9 @@ class Recovery:
         """Whether a worker of a data rank was started again since it had current weights."""
         return any(self._known[worker] != info for worker, info in self._infos(stage.workers(rank)).items())
 
-    def is_lost(self, rows: PlacedRows, group: str, dead: Collection[int]) -> bool:
-        """Whether workers of a group that have died have the only copy of rows."""
-        if rows.holder is None or rows.holder[0] != group or set(rows.holder[1]).isdisjoint(dead):
+    def is_lost(self, rows: PlacedRows, dead: Collection[tuple[str, int]]) -> bool:
+        """Whether workers that have died, by group and rank, have the only copy of rows."""
+        if rows.holder is None or not any((rows.holder[0], rank) in dead for rank in rows.holder[1]):
             return False
         return not all(map(self.runtime.backend.store.outlives_worker, rows.holder[2]))
 

@@ -242,25 +242,30 @@ class Schedule:
             self._drop_old([row for row in call.rows if row in self._finished])
 
     def failed(self, call: StageCall, stage: int | None = None) -> bool:
-        """A stage raised: its rows are made again, one a call; whether it raised for the second time for its row.
+        """A stage raised: its rows are made again, one a call.
 
         Args:
             call: Its call.
             stage: The stage from which on they are made again; None for this one.
+
+        Returns:
+            False if it raised for the second time for its row, which is alone in the call and not made again.
         """
-        again = self._rows[call.rows[0]].failed == call.stage  # such a row is alone in its call
-        if again and self.rules.on_error == "skip":
-            self.stats.skipped += 1
-            self._leave_out(call.rows[0])
-            return True
+        if self._rows[call.rows[0]].failed == call.stage:
+            return False
         for row in call.rows:
             self._rows[row].failed = call.stage
             heappush(self._waiting[call.stage if stage is None else stage], row)
-        return again
+        return True
+
+    def skip(self, row: int) -> None:
+        """Leave out a row for which a stage raised twice."""
+        self.stats.skipped += 1
+        self._leave_out(row)
 
     def again(self, rows: Iterable[int], stage: int = 0) -> None:
-        """Make rows again from a stage on, because what was made of them is lost; none of them is at work."""
-        lost = set(rows)
+        """Make rows again from a stage on, because what was made of them is lost; some may be gone, none is at work."""
+        lost = self._rows.keys() & set(rows)
         self._waiting = [
             waiting if lost.isdisjoint(waiting) else sorted(set(waiting) - lost) for waiting in self._waiting
         ]

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.lazy_values.lazy import Lazy, set_rows_info
 from twinkle_remote.failures.frames import driver_line
@@ -33,28 +33,11 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.source import SourceBatch
     from twinkle_remote.streams.stats import StreamStats
 
-R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
 _log = logging.getLogger("twinkle.remote")
 _said: set[str] = set()
 
 
-class StreamOptions(TypedDict, total=False):
-    """The keywords of `stream`, which documents them."""
-
-    rows: int | None
-    ahead: int
-    order: Order
-    max_lag: int | None
-    stale: Stale
-    on_error: OnError
-    keep: Callable[[Any], object] | None
-    weights_of: object
-
-
-class Stream(Generic[R_co]):
+class Stream:
     """Iterates over batches of finished rows; `stream` makes one.
 
     A `for` loop over it is an epoch of the source. It is a context manager; its end abandons rows in work.
@@ -93,16 +76,16 @@ class Stream(Generic[R_co]):
         self._final: dict[str, Any] | None = None  # state of a closed stream
         self._record = self._new_record()
 
-    def __iter__(self) -> Stream[R_co]:
+    def __iter__(self) -> Stream:
         if self._ended:
             self._ended = self._source.at_end = False
         return self
 
-    def __next__(self) -> R_co:
+    def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
         raise_not_retrieved()
-        before = self._state()
+        before, loaded = self._state(), self._loaded
         try:
             made, rows = self._next()
             if not rows:
@@ -110,8 +93,9 @@ class Stream(Generic[R_co]):
             value, self._batch = made, rows  # no signal comes after this: the loop has the batch
         except KeyboardInterrupt:  # wherever it came: what was read since is read again, what is in work is made again
             self.load_state_dict(before)
+            self._loaded = loaded  # its weights are those of this program
             raise
-        return value  # type: ignore[no-any-return]  # a row of any type
+        return value
 
     def _next(self) -> tuple[Any, Sequence[int]]:
         """The next batch and its rows, of which there are none at the end of the epoch."""
@@ -302,7 +286,7 @@ class Stream(Generic[R_co]):
         if not is_ending() and self._engine is not None:  # at the end, names of modules and what it would end are gone
             self._engine.close()
 
-    def __enter__(self) -> Stream[R_co]:
+    def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -321,18 +305,6 @@ def _runs_ahead(ahead: int) -> bool:
     return False
 
 
-@overload
-def stream(source: Iterable[T], /, **options: Unpack[StreamOptions]) -> Stream[T]: ...
-@overload
-def stream(source: Iterable[T], stage: Callable[[T], A], /, **options: Unpack[StreamOptions]) -> Stream[A]: ...
-@overload
-def stream(
-    source: Iterable[T], first: Callable[[T], A], second: Callable[[A], B], /, **options: Unpack[StreamOptions]
-) -> Stream[B]: ...
-@overload
-def stream(
-    source: Iterable[Any], /, *stages: Callable[[Any], Any], **options: Unpack[StreamOptions]
-) -> Stream[Any]: ...
 def stream(
     source: Iterable[Any],
     /,
@@ -345,7 +317,7 @@ def stream(
     on_error: OnError = "raise",
     keep: Callable[[Any], object] | None = None,
     weights_of: object = None,
-) -> Stream[Any]:
+) -> Stream:
     """Send the rows of a source through stages, and iterate over the results.
 
     A row is one sample of the source and what each stage makes of it, such as a prompt with its group of answers.
