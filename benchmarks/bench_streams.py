@@ -124,7 +124,7 @@ def overhead(sleeper: Sleeper, rows: int = 8192) -> None:
 def latency(sleeper: Sleeper) -> float:
     """Median seconds from a stage's return to the loop that waits for it, one row at a time."""
     with stream([[0.02] for _ in range(100)], sleeper.sleep, rows=1, ahead=1, order="arrival", max_lag=0) as batches:
-        return statistics.median(time.time() - get(batch)[0] for batch in batches)
+        return statistics.median([time.time() - float(get(batch)[0]) for batch in batches])
 
 
 def bookkeeping(ranks: int = 64, calls: int = 128) -> None:

@@ -120,7 +120,7 @@ def test_keep_may_refuse_all_and_raise(maker: Maker, ahead: int) -> None:
     with pytest.raises(ZeroDivisionError), stream(SOURCE, maker.held, ahead=ahead, keep=lambda row: 1 / row) as batches:
         list(batches)
     with pytest.raises(TypeError, match="keep is a function"):
-        stream(SOURCE, keep=3)  # type: ignore[call-overload]  # on purpose
+        stream(SOURCE, keep=3)  # type: ignore[arg-type]  # on purpose
 
 
 def test_rows_of_a_call_that_is_late_are_made_by_another_rank_and_a_second_time_is_an_error(maker: Maker) -> None:

@@ -195,7 +195,7 @@ def test_stages_that_cannot_take_a_part_of_the_rows_are_refused(apart: Maker) ->
     with pytest.raises(TypeError, match="'more'"):
         stream([[1]], apart.two, ahead=4)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(TypeError, match="remote function"):
-        stream([[1]], 3)  # type: ignore[call-overload]  # on purpose
+        stream([[1]], 3)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("ahead", [0, 7])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,15 +69,15 @@ class OpenStreams:
     """The open streams of one session."""
 
     def __init__(self) -> None:
-        self._streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._taken: weakref.WeakKeyDictionary[object, tuple[Component, int]] = weakref.WeakKeyDictionary()  # by sync
 
-    def add(self, stream: Stream[Any]) -> None:
+    def add(self, stream: Stream) -> None:
         """A stream begins to work."""
         self._streams.add(stream)
 
-    def remove(self, stream: Stream[Any]) -> None:
+    def remove(self, stream: Stream) -> None:
         """A stream is closed."""
         self._streams.discard(stream)
 
