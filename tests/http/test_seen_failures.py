@@ -8,7 +8,7 @@ import pytest
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import get, on, remote_class, remote_function, session, submit
-from twinkle_remote.call.lazy_values.lazy import call_of
+from twinkle_remote.lazy.lazy import call_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

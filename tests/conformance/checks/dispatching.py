@@ -14,7 +14,7 @@ from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import EIGHT, FOUR, TWO
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote import explain, get, stats, submit
+from twinkle_remote import Replicate, explain, get, stats, submit
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -131,16 +131,14 @@ def execute_first_runs_on_the_first_worker(harness: Harness) -> None:
     assert harness.build(Echo, 4, mesh=FOUR["dp4"]).first_only([1, 2, 3]) == (0, [1, 2, 3])
 
 
-def arguments_that_contain_themselves_are_refused(harness: Harness) -> None:
-    """A list or dict that contains itself is an error, as an argument."""
+def a_marked_argument_goes_whole(harness: Harness) -> None:
+    """`Replicate(value)`, also in a dict beside columns that are divided."""
     echo = harness.build(Echo, 2, mesh=TWO)
-    values: list[Any] = [[1], {"rows": [1, 2]}]
-    values[0].append(values[0])
-    values[1]["self"] = values[1]
-    for method in (echo.given, echo.given_by_worker, echo.given_whole, echo.rows):
-        for value in values:
-            with raises(DispatchError, f"Echo.{method.__name__}", "contains itself"):
-                method(value)
+    shares = [[1, 2, 3]] if harness.in_process else [[1, 2], [3]]
+    for wrap in (lambda rows: rows, lambda rows: submit(echo.rows, rows)):
+        given = harness.each(2, echo.given(wrap([1, 2, 3]), {"ids": [1, 2, 3], "stop": Replicate(wrap([7, 8]))}))
+        want: list[Any] = [(rank, ([*share], {"ids": share, "stop": [7, 8]}), {}) for rank, share in enumerate(shares)]
+        assert given == want, given
 
 
 def a_batch_smaller_than_the_mesh_leaves_empty_slices(harness: Harness) -> None:
@@ -215,7 +213,7 @@ CHECKS = (
     slice_dp_without_a_mesh_splits_over_workers,
     callable_dispatch_gets_length_index_and_mesh,
     execute_first_runs_on_the_first_worker,
-    arguments_that_contain_themselves_are_refused,
+    a_marked_argument_goes_whole,
     a_batch_smaller_than_the_mesh_leaves_empty_slices,
     wrong_arguments_are_refused_before_anything_is_sent,
     no_argument_is_mutated,

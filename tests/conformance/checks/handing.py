@@ -71,6 +71,10 @@ def handing_over_works_at_any_depth(harness: Harness) -> None:
         assert harness.each(2, sink.given(lazy)) == harness.each(2, sink.given(wrap([5, 6, 7, 8])))
         assert harness.each(2, sink.given_whole(lazy)) == harness.each(2, sink.given_whole(wrap([5, 6, 7, 8])))
     many = [submit(echo.rows, [1, 2]), submit(echo.rows, [3])]
+    if not harness.served:  # a client sends names from anywhere
+        for deep in ([{"rows": many[0]}], [[many[0]]]):
+            with raises(DispatchError, "get("):
+                plain(sink.given_whole(deep))
     assert harness.each(2, sink.given(many)) == harness.each(2, sink.given([[1, 2], [3]]))
     assert harness.each(2, sink.given_whole((many[0], {"k": many[1]}))) == harness.each(
         2, sink.given_whole(([1, 2], {"k": [3]}))

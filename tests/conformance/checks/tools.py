@@ -12,7 +12,7 @@ from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import EIGHT, FOUR
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote import Lazy, current_worker, explain, initialize, run_on_workers, stats, submit, submit_on_workers
+from twinkle_remote import Lazy, current_worker, explain, initialize, run_on_workers, stats, submit
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError
 from twinkle_remote.sessions.current import running
 
@@ -69,9 +69,6 @@ def functions_run_on_the_workers(harness: Harness) -> None:
     assert run_on_workers(counter, _add, [(rank,) for rank in range(count)]) == [
         (rank, 10 + rank) for rank in range(count)
     ]
-    lazy = submit_on_workers(counter, _add, [(1,)] * count)
-    assert isinstance(lazy, Lazy)
-    assert [value for _, value in lazy] == [11 + rank for rank in range(count)]
     with raises(ValueError, f"{count} workers", "7"):
         run_on_workers(counter, _add, [(1,)] * 7)
     with raises(TypeError, "expected a component, got int"):

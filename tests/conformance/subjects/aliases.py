@@ -28,15 +28,6 @@ def step(self: object, rows: list[str]) -> list[str]:
 _train = step
 
 
-def unnamed(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator without `functools.wraps`."""
-
-    def inner(self: object, *args: Any, **kwargs: Any) -> Any:
-        return [f"unnamed {row}" for row in method(self, *args, **kwargs)]
-
-    return inner
-
-
 def tagged(method: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator that takes an argument of its own."""
 
@@ -70,7 +61,6 @@ class Aliased(Base):
         return [f"helper {row}" for row in rows]
 
     update = remote_function(dispatch="slice_dp", collect="flatten")(_train)
-    brief = remote_function(dispatch="slice_dp", collect="flatten")(lambda self, rows: [f"brief {row}" for row in rows])
 
     def score(self, rows: list[str]) -> list[str]:
         """Remote, as the base's."""
@@ -80,14 +70,6 @@ class Aliased(Base):
     def again(self, rows: list[str]) -> list[str]:
         """The base's, and more."""
         return [f"derived {row}" for row in super().again(rows)]
-
-    twice = again
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    @unnamed
-    def plain(self, rows: list[str]) -> list[str]:
-        """Below a decorator that loses its name."""
-        return list(rows)
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     @tagged

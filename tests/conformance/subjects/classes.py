@@ -156,8 +156,9 @@ class Made:
         return f"made {self.name} {text}"
 
 
+@remote_class()
 class MadeBelow(Base):
-    """A subclass with `__new__`."""
+    """A subclass with `__new__`, which has to be decorated as well."""
 
     seen: str
 

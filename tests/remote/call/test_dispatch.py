@@ -85,10 +85,10 @@ def test_what_nobody_divides_is_one_share() -> None:
 def test_rows_for_one_rank_travel_together_and_those_for_several_are_stored_once(ranks_of_a_share: int) -> None:
     stored: list[Any] = []
     small, large, twice, whole = np.zeros(50_000), np.zeros(1 << 20), np.ones(50_000), np.full(50_000, 2.0)
-    rows = [{"x": small + row, "y": twice} for row in range(4)] + [{"x": large, "y": twice} for _ in range(4)]
+    rows = [small + row for row in range(4)] + [large] * 4
     mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=ranks_of_a_share)
     spec = FunctionSpec(dispatch="slice_dp", replicate=("whole",))
-    call = made_call("f", spec, range(mesh.world_size), mesh, a=rows, whole=[whole])
+    call = made_call("f", spec, range(mesh.world_size), mesh, a=rows, b=[twice] * 8, whole=[whole])
 
     def put(value: Any) -> tuple[object, int]:
         stored.append(value)
@@ -96,11 +96,11 @@ def test_rows_for_one_rank_travel_together_and_those_for_several_are_stored_once
 
     shares = dispatch(call, put)
     assert len({id(value) for value in stored}) == len(stored)
-    alone = [row["x"] for row in rows[:4]] if ranks_of_a_share > 1 else []
+    alone = rows[:4] if ranks_of_a_share > 1 else []
     of_several = {id(large), id(twice), id(whole)}
     assert list(map(id, alone)) == [id(value) for value in stored if id(value) not in of_several]
     assert of_several <= {id(value) for value in stored}
-    inside = [[type(row["y"]) is np.ndarray for row in share[0][0]] for share in shares.arguments]
+    inside = [[type(row) is np.ndarray for row in share[0][1]] for share in shares.arguments]
     first = ranks_of_a_share == 1  # the second rank's task would copy what the first one's has
     assert inside == [[first] * 4, [False] * 4]
-    assert not any(type(share[0][1][0]) is np.ndarray for share in shares.arguments)
+    assert not any(type(share[0][2][0]) is np.ndarray for share in shares.arguments)

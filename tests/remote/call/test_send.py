@@ -17,7 +17,7 @@ from twinkle_remote.sessions.pending_calls import CallQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
 
 GROUPS = [DeviceGroup("one", 1, "CPU"), DeviceGroup("two", 2, "CPU")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import pickle
 from typing import Any
@@ -80,6 +79,7 @@ def streaming(self: object) -> Any:
     [
         (__len__, "__len__ is of the kind 'coroutine', and Python needs its value at once: make it a plain method"),
         (staticmethod(len), "for methods of an object, got a staticmethod"),
+        (dict.update, "for methods of an object, got a method_descriptor"),
         (property(len), "put @property above @remote_function"),
         (5, "for methods of an object, got a int"),
     ],
@@ -182,14 +182,10 @@ def groups() -> Any:
 GROUPS = groups()
 
 
-def test_a_function_in_c_that_wraps_one_has_its_parameters_and_others_are_refused() -> None:
-    @remote_class()
-    class Cached:
-        @remote_function(dispatch="all", collect="first")
-        @functools.lru_cache(None)  # noqa: B019  the object lives as long as the test
-        def double(self, number: int) -> int:
-            return 2 * number
+def test_a_subclass_with_its_own_new_says_that_it_has_to_be_decorated() -> None:
+    class Counted(Base):
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().__new__(cls)
 
-    assert Cached().double(4) == 8
-    with pytest.raises(TypeError, match="parameters"):
-        remote_function(dispatch="all", collect="first")(dict.update)
+    with session("threads", groups=GROUPS), pytest.raises(TypeError, match=r"Counted has a __new__ .*@remote_class"):
+        on("one").create(Counted, 1)

@@ -11,12 +11,12 @@ import pytest
 from tests.remote.signals import interrupted_at_step
 
 from twinkle_remote import current_worker, get, on, remote_class, remote_function, submit
-from twinkle_remote.call.lazy_values.lazy import call_of
+from twinkle_remote.lazy.lazy import call_of
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
 from twinkle_remote.sessions.current import running
 
 if TYPE_CHECKING:
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
 
 pytestmark = pytest.mark.usefixtures("threads")
 

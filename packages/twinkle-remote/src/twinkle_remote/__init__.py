@@ -7,16 +7,13 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_remote.call.arguments import Replicate as Replicate
-    from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
-    from twinkle_remote.call.lazy_values.lazy import get as get
     from twinkle_remote.call.submit import run_on_workers as run_on_workers
     from twinkle_remote.call.submit import submit as submit
-    from twinkle_remote.call.submit import submit_on_workers as submit_on_workers
     from twinkle_remote.component.create import on as on
+    from twinkle_remote.component.create import release as release
     from twinkle_remote.component.decorators import remote_class as remote_class
     from twinkle_remote.component.decorators import remote_function as remote_function
-    from twinkle_remote.component.explain_call import explain as explain
-    from twinkle_remote.component.release import release as release
+    from twinkle_remote.component.explain import explain as explain
     from twinkle_remote.context import Place as Place
     from twinkle_remote.context import WorkerContext as WorkerContext
     from twinkle_remote.context import current_place as current_place
@@ -35,6 +32,8 @@ if TYPE_CHECKING:
     from twinkle_remote.errors import SessionLostError as SessionLostError
     from twinkle_remote.errors import TwinkleError as TwinkleError
     from twinkle_remote.errors import WorkerDiedError as WorkerDiedError
+    from twinkle_remote.lazy.get import get as get
+    from twinkle_remote.lazy.lazy import Lazy as Lazy
     from twinkle_remote.protocol.call import is_handle as is_handle
     from twinkle_remote.replay import replay as replay
     from twinkle_remote.rows.row_types import register_rows as register_rows

@@ -11,7 +11,7 @@ from twinkle_remote.errors import CircularCallError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.worker.worker import Worker
 
 
@@ -92,7 +92,7 @@ def refuse_own_rank(calls: Sequence[PendingCall]) -> None:
         return
     info = task.worker.info
     for call in calls:
-        made_here = call.made_in is task and call.group_name == info.group and not call.spec.concurrent
+        made_here = call.made_in is task and call.group.name == info.group and not call.spec.concurrent
         if made_here and info.rank in [reply.rank for reply in call.pending()]:
             raise CircularCallError(
                 f"{task.name} waits for {call.name}, which runs after it on {info.label()}: a worker runs one "

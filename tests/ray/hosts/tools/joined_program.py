@@ -90,12 +90,6 @@ JOINED = """
             "driver": [made.driver_fetched, taken.driver_fetched, taken.driver_sent],
         }
 
-    def explained():
-        made = wide.make(list(range(ROWS)))
-        made.wait()
-        told = twinkle.explain(far.firsts, made)
-        return {"moves": told.moves, "text": str(told)}
-
     def loaded():
         loader = DataLoader(list(range(26)), batch_size=12, drop_last=False, device_mesh=wide_mesh, remote_group="wide")
         return [far.same(batch).result() for batch in loader]
@@ -123,7 +117,6 @@ JOINED = """
         report("REDUCE", lambda: wide.reduce().result())
         report("HANDED", handed)
         report("BROUGHT", lambda: far.make(list(range(ROWS))).result()[:, 0].tolist())
-        report("EXPLAINED", explained)
         report("LOADED", loaded)
         report("SYNCED", synced)
         report("KILLED", lambda: twins.work(600.0, killed=1).result())

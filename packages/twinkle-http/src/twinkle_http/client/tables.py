@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_http.client.results import ServedPayload, ServedReply
 from twinkle_remote.backends.support import Combined, Concat, Input, Join, LazySlot, Select, StoredRows, Take
+from twinkle_remote.protocol import Replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,9 @@ class ArgumentPlans:
         self._task, self._inputs = task, inputs
 
     def tag(self, value: Any, part: Callable[[Any], Any]) -> list[Any] | None:
-        """The tag of a lazy argument on the wire; None for other values."""
+        """The tag of a lazy argument, or of one that is marked to go whole, on the wire; None for other values."""
+        if isinstance(value, Replicated):
+            return ["whole", part(value.value)]
         if isinstance(value, ServedPayload):
             self.used.append(value)
             return ["lazy", value.name]
@@ -80,9 +83,7 @@ class ArgumentPlans:
 
 
 def _of_rows(plan: list[Any], rows: Rows | slice | None) -> list[Any]:
-    if rows is None:
-        return plan
-    return ["take", plan, as_wire(rows)]
+    return plan if rows is None else ["take", plan, as_wire(rows)]
 
 
 def as_wire(rows: Rows | slice) -> slice | list[int]:

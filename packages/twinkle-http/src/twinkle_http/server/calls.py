@@ -19,7 +19,7 @@ from twinkle_http.server.gate import RefusedError
 from twinkle_http.server.tools import InstalledTools
 from twinkle_http.server.turn import in_own_thread
 from twinkle_http.wire import encode, value_of
-from twinkle_remote import concat, join, select, take
+from twinkle_remote import Replicate, concat, join, select, take
 from twinkle_remote.backends.serving import (
     called_from,
     presence,
@@ -90,12 +90,11 @@ class Calls:
 
     def _arguments(self, client: RemoteClient, request: CallRequest, buffers: list[Buffer]) -> Arguments:
         """The arguments of a request: its marks, handles and results are those of this process."""
+        made = {"lazy": lambda name: client.result(name).lazy, "table": _table, "whole": Replicate}
 
         def named(node: list[Any]) -> Any:
-            if node[0] == "lazy" and len(node) == 2:
-                return client.result(node[1]).lazy
-            if node[0] == "table" and len(node) == 2:
-                return _table(node[1])
+            if node[0] in made and len(node) == 2:
+                return made[node[0]](node[1])
             if node[0] == "handle" and len(node) == 3:
                 return self.components.find(client.tenant, node[1], node[2]).value
             raise WireFormatError(f"a node {node[0]!r:.40} is not known")
@@ -241,7 +240,7 @@ class Calls:
     def stacks(self, client: RemoteClient, body: Body[ResultRequest]) -> WireMessage:
         """The places of the workers that have not answered, as text."""
         pending = client.result(body.root.name).pending
-        stacks = self._session.backend.group(pending.group_name).stacks_of(pending.pending())
+        stacks = pending.group.stacks_of(pending.pending())
         return encode("\n".join(f"rank {rank}:\n{text.rstrip()}" for rank, text in stacks.items()), TYPES)
 
     def close(self, client: RemoteClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from dataclasses import fields
 from operator import attrgetter
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.objects.object_store import ARGUMENT_LIMIT, RESULT_LIMIT, Stored, put
 from twinkle_ray.objects.pickling import Pickled, pack
-from twinkle_remote.protocol import Outcome, Share, Task, UncheckedError
+from twinkle_remote.protocol import Outcome, Task
 from twinkle_remote.rows import PLAIN
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
         data = pickle.dumps(parts, protocol=5)  # plain values do not need `pack`, which takes six times as long
         if len(data) < RESULT_LIMIT:
             return data, len(data)
-    pickled = Pickled(_plain_pickle(parts)) if task.unchecked else pack(parts)
+    pickled = pack(parts)
     nbytes = pickled.nbytes
     if nbytes > ARGUMENT_LIMIT * 9 // 10:
         return put(pickled), nbytes
@@ -42,25 +41,6 @@ def task_to_wire(task: Task) -> tuple[Wire | ObjectRef[Pickled], int]:
         return pickled, nbytes
     head: bytes = pickled.head
     return head, nbytes
-
-
-class _PlainPickler(pickle.Pickler):
-    """Pickles plain values in lists, tuples, dicts and sets alone, for which Python's pickle needs no step of ours."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Refuse any other value."""
-        if value is Share or type(value) is Share:
-            return NotImplemented
-        raise UncheckedError(f"a {type(value).__name__}")
-
-
-def _plain_pickle(parts: object) -> bytes:
-    with io.BytesIO() as file:
-        try:
-            _PlainPickler(file, protocol=5).dump(parts)
-        except RecursionError:
-            raise UncheckedError("values that are nested deeply") from None
-        return file.getvalue()
 
 
 def _is_plain(value: object) -> bool:

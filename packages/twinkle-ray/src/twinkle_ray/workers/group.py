@@ -20,7 +20,7 @@ from twinkle_ray.workers.replies import RayReply
 from twinkle_ray.workers.task_queue import RankQueues, Waiting
 from twinkle_remote.backends.support import capture, report_start
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, DispatchError, TwinkleError
-from twinkle_remote.protocol import Outcome, UncheckedError, WorkerGroup
+from twinkle_remote.protocol import Outcome, WorkerGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,10 +52,10 @@ class RayGroup(WorkerGroup):
         members: As given.
         created: The tasks that constructed components, by instance, then by rank, in order.
         deaths: For each lost rank, the method during which it was lost.
-        undivided: As in `WorkerGroup`; so is `takes_unchecked`.
+        undivided: As in `WorkerGroup`.
     """
 
-    undivided, takes_unchecked = False, True
+    undivided = False
 
     def __init__(
         self, name: str, members: Sequence[Member], *, is_driver: bool = False, keeps_constructors: bool = False
@@ -250,7 +250,7 @@ class RayGroup(WorkerGroup):
             return found[1:]
         try:
             wire, nbytes = task_to_wire(task)
-        except (ray.exceptions.RayError, TwinkleError, UncheckedError):
+        except (ray.exceptions.RayError, TwinkleError):
             raise
         except Exception as error:  # whatever a value's own pickling raises
             raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING, check_all_ended
-from twinkle_remote.call.lazy_values.lazy_source import CallResult
 from twinkle_remote.call.send import start
-from twinkle_remote.component.constructor import (
+from twinkle_remote.component.construct import (
     GROUP,
     INSTANCE,
     MESH,
@@ -18,10 +17,11 @@ from twinkle_remote.component.constructor import (
     declared_keywords,
     unintercepted,
 )
+from twinkle_remote.component.create import release_all
 from twinkle_remote.component.handle import SPECIAL, step_options
-from twinkle_remote.component.method import check_arguments, positional_names, simple_counts
-from twinkle_remote.component.release import release_all
+from twinkle_remote.component.method import check_arguments, positional_names
 from twinkle_remote.failures.frames import called_from
+from twinkle_remote.lazy.lazy import CallResult
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import NAMES, FunctionSpec, options_of
 from twinkle_remote.running import ping
@@ -69,7 +69,6 @@ class RemoteFunction:
         spec: Its options.
         function: The function; None for a step of an iteration, and for a special method without options of its own.
         signature: Its signature; None likewise.
-        counts: The numbers of positional arguments that always fit.
     """
 
     kind: Kind
@@ -77,7 +76,6 @@ class RemoteFunction:
     spec: FunctionSpec
     function: Callable[..., Any] | None = None
     signature: inspect.Signature | None = None
-    counts: range = range(0)
 
     def call(
         self,
@@ -101,8 +99,7 @@ class RemoteFunction:
         if self.signature is None:
             names: Sequence[str] = [f"args[{i}]" for i in range(len(args))]
         else:
-            if kwargs or len(args) not in self.counts:  # binding takes as long as the rest of a small call
-                check_arguments(component.name, self.name, self.signature, None, args, kwargs)
+            check_arguments(component.name, self.name, self.signature, None, args, kwargs)
             names = positional_names(getattr(self.function, NAMES), len(args))
         return Call(
             self.kind, component, self.name, f"{component.name}.{self.name}", self.spec, line, names, args, kwargs
@@ -127,7 +124,7 @@ def remote_function(cls: type, name: str) -> RemoteFunction | None:
         return RemoteFunction("method", name, SPECIAL[name]) if is_special else None
     function: Any = found.fget if isinstance(found, property) else found
     signature = inspect.signature(function)
-    return RemoteFunction("method", name, spec, function, signature, simple_counts(signature))
+    return RemoteFunction("method", name, spec, function, signature)
 
 
 def remote_names(cls: type) -> Sequence[str]:

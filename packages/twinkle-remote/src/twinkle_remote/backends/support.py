@@ -7,9 +7,7 @@ from twinkle_mesh import load_lazily
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twinkle_remote.backends.memory import Memory as Memory
-    from twinkle_remote.call.lazy_values.lazy import Lazy as Lazy
-    from twinkle_remote.call.lazy_values.lazy import call_of as call_of
-    from twinkle_remote.call.pending.pending_call import PendingCall as PendingCall
+    from twinkle_remote.call.pending import PendingCall as PendingCall
     from twinkle_remote.call.submit import start_on_workers as start_on_workers
     from twinkle_remote.component.handle import make_handle as make_handle
     from twinkle_remote.context import WorkerContext as WorkerContext
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from twinkle_remote.failures.travel import parts_of as parts_of
     from twinkle_remote.failures.travel import raised_type as raised_type
     from twinkle_remote.failures.travel import remade as remade
+    from twinkle_remote.lazy.lazy import Lazy as Lazy
+    from twinkle_remote.lazy.lazy import call_of as call_of
     from twinkle_remote.protocol.call import component_of as component_of
     from twinkle_remote.running import between_awaits as between_awaits
     from twinkle_remote.running import ping as ping

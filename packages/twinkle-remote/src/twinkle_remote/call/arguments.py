@@ -1,16 +1,19 @@
-"""Slots: placeholders in the arguments for values that are stored once, or that another call's workers hold."""
+"""Slots: placeholders in the arguments for values that are stored once, or that another call's workers hold.
+
+Arguments are looked through part by part: those of dicts, dataclasses and tuples at any depth, and the items of lists.
+Rows that are lists, dicts or tuples themselves are not looked into, because there are many: what stands in them travels
+as it is, and a lazy result or a mark there is an error when it is pickled or copied.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from twinkle_remote.call.lazy_values.lazy import Lazy, calls_of, hand_over
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.messages import StoredSlot
+from twinkle_remote.lazy.lazy import Lazy, source_of
+from twinkle_remote.protocol.messages import Replicated, StoredSlot
 from twinkle_remote.rows.cut import PLAIN, size_in_bytes
-from twinkle_remote.rows.plain import is_plain, map_parts
+from twinkle_remote.rows.plain import map_parts
 from twinkle_remote.rows.row_types import row_type_of
 from twinkle_remote.rows.unknown import runs_once
 from twinkle_remote.tables.nodes import LazyArgument, LazySlot
@@ -18,29 +21,12 @@ from twinkle_remote.tables.nodes import LazyArgument, LazySlot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.spec import FunctionSpec
 
 T = TypeVar("T")
-_MANY = 16
-_ROWS = frozenset({dict, list, tuple})
+_UNSEEN_ROWS = PLAIN | {dict, list, tuple}
 _OWN_BYTES = 1 << 20  # of a value for one rank that is stored by itself, which takes as long as to copy so many twice
-_STREAMS = frozenset({GeneratorType, AsyncGeneratorType, CoroutineType})
-
-
-class RunsOnce:
-    """Base of iterators that a call cannot be given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replicated:
-    """An argument, or a part of one, that goes whole.
-
-    Attributes:
-        value: What the method receives.
-    """
-
-    value: object
 
 
 def Replicate(value: T) -> T:  # noqa: N802  named like the mark; typed as the value that the method receives
@@ -63,8 +49,8 @@ class Encoder:
     """Replaces values that do not travel inside the task with slots, each value once per call.
 
     Args:
-        put: Stores a large value once, as `Store.put` does.
-        unchecked: Leave lists of many rows as they are: whoever sends the tasks refuses what a slot should replace.
+        put: Stores a large value, as `Store.put` does.
+        marks: Marks stay, because another session divides the arguments.
 
     Attributes:
         lazies: One entry for each lazy result; two if it goes both split and whole.
@@ -74,19 +60,16 @@ class Encoder:
         stored_bytes: Bytes that were put into the store.
         used: Whether a value was replaced.
         to_one: What is encoded now goes to one rank, and not whole to all.
-        unchecked: Whether a list was left as it is.
     """
 
-    def __init__(self, put: Callable[[object], tuple[object, int] | None], *, unchecked: bool = False) -> None:
+    def __init__(self, put: Callable[[object], tuple[object, int] | None], *, marks: bool = False) -> None:
         self.lazies: list[LazyArgument] = []
         self.inputs: list[tuple[PendingCall, int]] = []
         self.sources: dict[PendingCall, None] = {}
         self.of_share: list[list[int]] = []
         self.stored_bytes = 0
-        self.used = self.unchecked = False
-        self.to_one = False
-        self._leave = unchecked
-        self._put = put
+        self.used = self.to_one = False
+        self._put, self._marks = put, marks
         self._found: dict[int, tuple[Lazy[Any], LazyArgument]] = {}
         self._indexes: dict[tuple[int, bool], int] = {}
         self._slots: dict[int, LazySlot] = {}
@@ -99,7 +82,7 @@ class Encoder:
         self.of_share.append([])
 
     def whole(self, value: Any) -> Any:
-        """A value that goes undivided, with slots at any depth of lists, tuples, dicts and dataclasses.
+        """A value that goes undivided, with slots in place of what is found in it.
 
         Raises:
             DispatchError: The value is or contains a generator or another iterator that runs only once.
@@ -107,18 +90,19 @@ class Encoder:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if kind is list and self._leave and len(value) >= _MANY and type(value[0]) in _ROWS:
-            self.unchecked = True
-            return value
-        if (kind is list or kind is tuple) and is_plain(value):
-            return value
         if kind is Replicated:
-            return self.whole(value.value)
+            whole = self.whole(value.value)
+            return Replicated(whole) if self._marks else whole
         if kind is Lazy:
             return self.lazy(value, split=False)
-        if kind is not dict and (kind in _STREAMS or issubclass(kind, RunsOnce) or runs_once(kind)):
+        if kind is list:
+            return value if _UNSEEN_ROWS.issuperset(map(type, value)) else map_parts(value, self._item)
+        if kind is not dict and runs_once(kind):
             raise DispatchError(f"a {kind.__name__} can be neither divided nor sent: it runs once; pass a list")
         return map_parts(value, self.whole, self._stored_or_itself)
+
+    def _item(self, row: Any) -> Any:
+        return row if type(row) in _UNSEEN_ROWS else self.whole(row)
 
     def _stored_or_itself(self, value: Any) -> Any:
         return value if self._goes_inside(value) else self.stored(value) or value
@@ -151,9 +135,10 @@ class Encoder:
     def _hand_over(self, value: Lazy[Any]) -> LazyArgument:
         found = self._found.get(id(value))
         if found is None:
-            inputs, argument = hand_over(value, len(self.inputs))
+            source = source_of(value)
+            inputs, argument = source.hand_over(len(self.inputs))
             self.inputs.extend(inputs)
-            self.sources.update(dict.fromkeys(calls_of(value)))
+            self.sources.update(dict.fromkeys(source.calls))
             found = self._found[id(value)] = value, argument
         return found[1]
 
@@ -170,12 +155,6 @@ class Encoder:
         return slot
 
 
-CIRCLE = (
-    "an argument contains itself, or is nested too deeply to be taken apart; pass it inside an object of a class of "
-    "your own, which is sent whole"
-)
-
-
 def decode(value: Any, lazy: Callable[[LazySlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
     """Replace slots with their values; runs on the worker.
 
@@ -184,23 +163,13 @@ def decode(value: Any, lazy: Callable[[LazySlot], Any], stored: Callable[[Stored
         lazy: Returns the value of a lazy result.
         stored: Returns stored rows.
     """
-    return _SlotDecoder(lazy, stored)(value)
-
-
-class _SlotDecoder:
-    """A walk without a cycle of references, which would keep the values until the collector comes."""
-
-    def __init__(self, lazy: Callable[[LazySlot], Any], stored: Callable[[StoredSlot], Any]) -> None:
-        self._lazy, self._stored = lazy, stored
-
-    def __call__(self, part: Any) -> Any:
-        kind = type(part)
-        if kind in PLAIN:
-            return part
-        if (kind is list or kind is tuple) and PLAIN.issuperset(map(type, part)):
-            return part
-        if kind is LazySlot:
-            return self._lazy(part)
-        if kind is StoredSlot:
-            return self._stored(part)
-        return map_parts(part, self)
+    kind = type(value)
+    if kind in PLAIN or (kind is list and _UNSEEN_ROWS.issuperset(map(type, value))):
+        return value
+    if kind is LazySlot:
+        return lazy(value)
+    if kind is StoredSlot:
+        return stored(value)
+    skipped = _UNSEEN_ROWS if kind is list else PLAIN
+    # A function that named itself would be a cycle of references, which keeps the values until the collector comes.
+    return map_parts(value, lambda part: part if type(part) in skipped else decode(part, lazy, stored))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
@@ -177,4 +177,4 @@ def _unread(call: PendingCall, rank: int, seconds: float, why: object) -> Except
         f"{call.name} on {call.call.where()} is done, but the result of {call.label(rank)} was not read within "
         f"{seconds:g} s: {why}"
     )
-    return lateness(head, call.line, done, [rank], call.origin[1].stacks([rank]))
+    return lateness(head, call.line, done, [rank], call.group.stacks([rank]))

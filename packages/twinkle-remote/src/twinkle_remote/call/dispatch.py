@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinkle_mesh import balanced_slice
-from twinkle_remote.call.arguments import CIRCLE, Encoder, Replicate, Replicated, is_divided
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.call.arguments import Encoder, Replicate, is_divided
 from twinkle_remote.errors import DispatchError
+from twinkle_remote.lazy.lazy import Lazy
+from twinkle_remote.protocol.messages import Replicated
 from twinkle_remote.protocol.modes import DISPATCH
 from twinkle_remote.rows.cut import common_length, costs_of, is_unknown_object, may_have_rows, refuse_unknown, take
 from twinkle_remote.rows.records import part_path, parts_of, rebuild
@@ -61,27 +62,23 @@ class Shares:
         return self.parts[index] if self.balanced else None
 
 
-def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None], *, unchecked: bool = False) -> Shares:
+def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None], *, marks: bool = False) -> Shares:
     """Divide the arguments of one call over the called ranks.
 
     Args:
         call: The call.
-        put: Stores a large value once, as `Store.put` does.
-        unchecked: As in `Encoder`.
+        put: Stores a large value, as `Store.put` does.
+        marks: As in `Encoder`.
 
     Raises:
         DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or
             an argument is a generator.
     """
     try:
-        return _dispatch(call, Encoder(put, unchecked=unchecked))
+        return _dispatch(call, Encoder(put, marks=marks))
     except DispatchError as error:
         text = str(error)
         raise (error if text.startswith(call.name) else DispatchError(f"{call.name}: {text}")) from None
-    except RecursionError:
-        if callable(call.spec.dispatch):  # the recursion may be in the user's callable
-            raise
-        raise DispatchError(f"{call.name}: {CIRCLE}") from None
 
 
 def _dispatch(call: Call, encoder: Encoder) -> Shares:

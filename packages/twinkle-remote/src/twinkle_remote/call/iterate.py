@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.send import start
 from twinkle_remote.errors import CallTimeoutError, CollectError, TwinkleError
 from twinkle_remote.failures.frames import call_line
 from twinkle_remote.failures.report import SIGNALS, no_end
+from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.sessions.current import raise_not_retrieved
@@ -16,7 +16,7 @@ from twinkle_remote.sessions.current import raise_not_retrieved
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.call import Component
 
 OPENING = FunctionSpec(dispatch="all", sync=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
 from twinkle_remote.call.send import start
 from twinkle_remote.failures.frames import call_line
+from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.protocol.call import Call, component_of
 from twinkle_remote.protocol.spec import SPEC, SUBMIT, FunctionSpec
 from twinkle_remote.sessions.current import raise_not_retrieved
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.call import Component
 
 P = ParamSpec("P")
@@ -108,17 +108,6 @@ def _as_list(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
     return results
 
 
-def submit_on_workers(
-    handle: object,
-    function: Callable[..., Any],
-    arguments: Sequence[tuple[Any, ...]] | None = None,
-    timeout: float | None = None,
-) -> Lazy[list[Any]]:
-    """`start_on_workers` with a lazy list of the results, in rank order."""
-    raise_not_retrieved()
-    return Lazy(start_on_workers(handle, function, arguments, timeout))
-
-
 def run_on_workers(
     handle: object,
     function: Callable[..., Any],
@@ -130,4 +119,5 @@ def run_on_workers(
     Raises:
         TwinkleError: As for any call.
     """
-    return submit_on_workers(handle, function, arguments, timeout).result()
+    raise_not_retrieved()
+    return Lazy(start_on_workers(handle, function, arguments, timeout)).result()

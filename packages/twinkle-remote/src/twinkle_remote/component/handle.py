@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from functools import cache, partialmethod
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.component.constructor import prepare
+from twinkle_remote.component.construct import prepare
 from twinkle_remote.errors import RemoteAttributeError
+from twinkle_remote.failures.frames import call_line
 from twinkle_remote.failures.travel import bare_new
-from twinkle_remote.protocol.call import COMPONENT, HandleBase, component_of
-from twinkle_remote.protocol.spec import FunctionSpec, options_of, options_under
+from twinkle_remote.protocol.call import COMPONENT, Call, Component, HandleBase, component_of
+from twinkle_remote.protocol.spec import FunctionSpec, options_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twinkle_remote.call.iterate import RemoteIterator
-    from twinkle_remote.protocol.call import Component
 
 _CLASS = "__twinkle_class__"
 _REMOTE = "__twinkle_remote_names__"
@@ -26,24 +26,11 @@ SPECIAL = {
     "__len__": FunctionSpec(execute="first"),
 }
 """The special methods that a handle sends to its workers, and their options if the class gives none."""
-_OF_CLASS = frozenset(
-    {
-        "__class_getitem__",
-        "__getattr__",
-        "__getnewargs__",
-        "__getnewargs_ex__",
-        "__getstate__",
-        "__init__",
-        "__init_subclass__",
-        "__instancecheck__",
-        "__new__",
-        "__post_init__",
-        "__set_name__",
-        "__setstate__",
-        "__sizeof__",
-        "__subclasshook__",
-    }
+_REFUSED = (
+    *("__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__next__", "__bool__"),
+    *("__enter__", "__exit__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__await__"),
 )
+"""Special methods that Python looks up in the class, and not on the handle, and that need the object's state."""
 
 
 def make_handle(cls: Any, component: Component) -> Any:
@@ -58,60 +45,45 @@ def make_handle(cls: Any, component: Component) -> Any:
 @cache
 def handle_type(cls: Any) -> Any:
     """The class of the handles of a remote class: a subclass without state."""
-    body: dict[str, Any] = {name: _refusing(name) for name in _special_methods(cls)}
+    remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
+    body: dict[str, Any] = {name: _refusing(name) for name in _REFUSED if hasattr(cls, name) and name not in remote}
     if callable(getattr(cls, "__iter__", None)):
         body["__iter__"], body["__next__"] = _iter, _next
     if callable(getattr(cls, "__len__", None)):
         body["__len__"] = _len
     identity = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    remote = frozenset(name for name in dir(cls) if options_under(cls, name) is not None)
     return type(cls)(cls.__name__, (Handle, cls), {**body, **identity, _CLASS: cls, _REMOTE: remote})
-
-
-def _special_methods(cls: type) -> Iterator[str]:
-    """Names like `__call__`, which Python looks up in the class and not on the handle, and which need its state."""
-    for base in cls.__mro__[:-1]:
-        for name, value in vars(base).items():
-            special = name.startswith("__") and name.endswith("__") and inspect.isroutine(value)
-            if special and name not in _OF_CLASS and name not in vars(Handle) and options_under(cls, name) is None:
-                yield name
 
 
 def _refusing(name: str) -> Any:
     def refuse(self: Any, *args: object, **kwargs: object) -> Any:
         raise _refusal(self, name)
 
-    refuse.__name__ = name
     return refuse
 
 
 def _refusal(self: Any, name: str) -> RemoteAttributeError:
-    component = component_of(self)
-    assert component is not None
-    cls = _class(self)
+    component, cls = _component(self), _class(self)
     found = inspect.getattr_static(cls, name, None)
     subject = "a method that returns it"
     if inspect.isroutine(found):
         subject = "the method"
     elif isinstance(found, property):
         subject = "the property's getter"
+    known = ", ".join(sorted(getattr(type(self), _REMOTE))) or "none"
     return RemoteAttributeError(
         f"{component.name}.{name} lives on the workers of group {component.group!r}, and only remote functions are "
-        f"called from elsewhere: decorate {subject} with @remote_function()" + ("" if found else _known(cls))
+        f"called from elsewhere: decorate {subject} with @remote_function()"
+        + ("" if found else f"; {cls.__name__} has {known}")
     )
-
-
-def _known(cls: type) -> str:
-    names = [name for name in dir(cls) if options_under(cls, name) is not None]
-    return f"; {cls.__name__} has {', '.join(names) or 'none'}"
 
 
 def _class(self: Any) -> type:
     return cast("type", getattr(type(self), _CLASS))
 
 
-def _restore(cls: type, component: Component) -> object:
-    return make_handle(cls, component)
+def _component(self: Any) -> Component:
+    return cast("Component", component_of(self))
 
 
 class Handle(HandleBase):
@@ -130,19 +102,15 @@ class Handle(HandleBase):
         if kept or (name.startswith("__") and name.endswith("__")):
             return object.__getattribute__(self, name)
         cls = _class(self)
-        found = inspect.getattr_static(cls, name, None)
-        if isinstance(found, staticmethod | classmethod):
+        if isinstance(inspect.getattr_static(cls, name, None), staticmethod | classmethod):
             return getattr(cls, name)
-        if options_of(found.func if isinstance(found, partialmethod) else found) is None:
-            raise _refusal(self, name)
-        return object.__getattribute__(self, name)
+        raise _refusal(self, name)
 
     def __getattr__(self, name: str) -> Any:
         raise _refusal(self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        component = component_of(self)
-        assert component is not None
+        component = _component(self)
         raise RemoteAttributeError(
             f"{component.name}.{name} lives on the workers of group {component.group!r}: set it in a method decorated "
             "with @remote_function()"
@@ -152,14 +120,10 @@ class Handle(HandleBase):
         self.__setattr__(name, None)
 
     def __repr__(self) -> str:
-        component = component_of(self)
-        assert component is not None
+        component = _component(self)
         return f"<{component.name} on {component.group}[{len(component.ranks)}], instance {component.instance}>"
 
     __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return format(repr(self), spec)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HandleBase) and component_of(self) == component_of(other)
@@ -168,25 +132,14 @@ class Handle(HandleBase):
         return not self == other
 
     def __hash__(self) -> int:
-        component = component_of(self)
-        assert component is not None
+        component = _component(self)
         return hash((component.group, component.instance))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (_class(self), component_of(self))
+        return make_handle, (_class(self), component_of(self))
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return self.__reduce__()
-
-    def __copy__(self) -> Handle:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Handle:
-        return self
-
-    def __dir__(self) -> list[str]:
-        cls = _class(self)
-        return [name for name in dir(cls) if options_under(cls, name) is not None]
 
     def __del__(self) -> None:
         """Do nothing: deleting a handle does not delete the component."""
@@ -202,10 +155,7 @@ def _iterator(self: Any) -> RemoteIterator:
     if found is None:
         from twinkle_remote.call.iterate import RemoteIterator  # few handles are iterated
 
-        cls = _class(self)
-        component = component_of(self)
-        assert component is not None
-        found = RemoteIterator(component, step_options(cls), self)
+        found = RemoteIterator(_component(self), step_options(_class(self)), self)
         object.__setattr__(self, _ITERATOR, found)
     return cast("RemoteIterator", found)
 
@@ -220,15 +170,10 @@ def _next(self: Any) -> Any:
     return next(_iterator(self))
 
 
-def _call(self: Any, name: str, args: tuple[Any, ...]) -> Any:
-    from twinkle_remote.call.send import call_method, method_call
-
-    component = component_of(self)
-    assert component is not None
-    names = [f"args[{i}]" for i in range(len(args))]
-    spec = options_under(_class(self), name) or SPECIAL[name]
-    return call_method(method_call(component, name, spec, names, args, {}), self, lazy=False)
-
-
 def _len(self: Any) -> int:
-    return int(_call(self, "__len__", ()))
+    from twinkle_remote.call.send import call_method  # few handles are counted
+
+    component = _component(self)
+    spec = options_under(_class(self), "__len__") or SPECIAL["__len__"]
+    call = Call("method", component, "__len__", f"{component.name}.__len__", spec, call_line())
+    return int(call_method(call, self, lazy=False))

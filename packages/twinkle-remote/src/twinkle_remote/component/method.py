@@ -14,39 +14,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote.context import current_worker, in_event_loop
 from twinkle_remote.errors import TwinkleError
-from twinkle_remote.protocol.call import component_of, is_handle
+from twinkle_remote.failures.frames import call_line, users_part
+from twinkle_remote.protocol.call import Call, component_of, is_handle
 from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, form_of
 from twinkle_remote.running import running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import Form, FunctionSpec, Many
 
 _CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__"})
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of a function itself, and not of one that it wraps, unless it is written in C.
-
-    Raises:
-        TypeError: They are not known.
-    """
-    for follow in (False, True):
-        with suppress(ValueError):  # written in C, without a text of its parameters
-            return inspect.signature(function, follow_wrapped=follow)
-    raise TypeError(
-        f"remote_function needs a function whose parameters are known, and {function!r:.80} does not show them: "
-        "write a method that calls it"
-    )
 
 
 def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..., Any]:
@@ -56,22 +40,21 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
     form = _checked_form(function)
-    signature = _signature(function)
-    names = _positional(function, signature, spec)
-    simple = simple_counts(signature)
-    spec = replace(spec, form=form, many=_many(signature, inspect.signature(function)))
+    signature = inspect.signature(function, follow_wrapped=False)  # a decorator below may take arguments of its own
+    _check_names(function, signature, spec)
+    names = [one.name for one in list(signature.parameters.values())[1:] if one.kind in _BY_PLACE]
+    spec = replace(spec, form=form, many=_many(signature))
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
-        component = component_of(self)
+        component, name = component_of(self), method.__name__
         assert component is not None
-        name = method.__name__
-        if kwargs or len(args) not in simple:  # binding takes as long as the rest of a small call
-            check_arguments(component.name, name, signature, self, args, kwargs)
-        from twinkle_remote.call.send import method_call  # a worker that calls nobody does not load it
+        check_arguments(component.name, name, signature, self, args, kwargs)
+        from twinkle_remote.call.send import call_method  # a worker that calls nobody does not load it
 
-        bound = positional_names(names, len(args))
-        call = method_call(component, name, spec, bound, args, kwargs, own_share=not is_handle(self))
-        return _make(call, self, lazy)
+        what, given, own = f"{component.name}.{name}", positional_names(names, len(args)), not is_handle(self)
+        call = Call("method", component, name, what, spec, call_line(), given, args, kwargs, own)
+        # what an event loop calls it awaits
+        return call_method(call, self, lazy=True if spec.on_loop and in_event_loop() else lazy)
 
     @functools.wraps(function)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -87,8 +70,6 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         try:
             return send(self, args, kwargs, lazy=None if remote else False)
         except TwinkleError as error:
-            from twinkle_remote.failures.frames import users_part  # a worker without errors does without
-
             raise error.with_traceback(users_part(error.__traceback__)) from error.__cause__
 
     setattr(method, SPEC, spec)
@@ -98,15 +79,6 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     if hasattr(function, "__wrapped__"):
         cast("Any", method).__signature__ = signature
     return method
-
-
-def _make(call: Call, itself: object, lazy: bool | None) -> Any:
-    """Make a call."""
-    if call.spec.on_loop and not lazy and in_event_loop():
-        lazy = True  # what an event loop calls it awaits
-    from twinkle_remote.call.send import call_method
-
-    return call_method(call, itself, lazy=lazy)
 
 
 def check_arguments(
@@ -140,15 +112,6 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
     return positional_names(getattr(bound_method, NAMES), len(args))
 
 
-def simple_counts(signature: inspect.Signature) -> range:
-    """The counts of positional arguments that always fit if there are no keyword arguments."""
-    parameters = list(signature.parameters.values())[1:]
-    by_place = [p for p in parameters if p.kind in _BY_PLACE]
-    needed = sum(p.default is p.empty for p in by_place)
-    keyword_needed = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-    return range(0) if keyword_needed else range(needed, len(by_place) + 1)
-
-
 def _checked_form(function: Any) -> Form:
     """The kind of function that a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
 
@@ -157,17 +120,12 @@ def _checked_form(function: Any) -> Form:
     """
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
-    is_function = callable(function) and hasattr(type(function), "__get__")  # Python passes `self` to nothing else
-    # A partial has `__get__` from Python 3.13 on, and gets `self` from 3.14 on.
-    if not is_function or isinstance(function, staticmethod | classmethod | type | functools.partial):
+    if not inspect.isfunction(function):
         raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}: use a def")
-    name = getattr(function, "__qualname__", repr(function))
-    form = form_of(function)
-    called = getattr(function, "__name__", "")
+    name, called, form = function.__qualname__, function.__name__, form_of(function)
     if called in _CALLED_BY_PYTHON and form != "plain":
         raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
-    yields = inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and called != "__iter__")
-    if yields:
+    if inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and called != "__iter__"):
         raise TypeError(
             f"{name} yields, and a remote function returns: return a list, give the class __iter__ and __next__, or "
             "call an async method once for each item"
@@ -175,31 +133,28 @@ def _checked_form(function: Any) -> Form:
     return form
 
 
-def _many(*signatures: inspect.Signature) -> Many:
-    """The names of `*args` and of `**kwargs`, and those of single parameters: of a function, and of one below it."""
-    found = [parameter for signature in signatures for parameter in signature.parameters.values()]
-    extra = frozenset(one.name for one in found if one.kind is one.VAR_POSITIONAL)
-    options = frozenset(one.name for one in found if one.kind is one.VAR_KEYWORD)
-    return extra, options, frozenset(one.name for one in found) - extra - options
+def _many(signature: inspect.Signature) -> Many:
+    """The names of `*args` and of `**kwargs`, and those of single parameters."""
+    parameters = signature.parameters.values()
+    extra = frozenset(one.name for one in parameters if one.kind is one.VAR_POSITIONAL)
+    options = frozenset(one.name for one in parameters if one.kind is one.VAR_KEYWORD)
+    return extra, options, frozenset(signature.parameters) - extra - options
 
 
-def _positional(function: Callable[..., Any], signature: inspect.Signature, spec: FunctionSpec) -> list[str]:
-    """Names of the positional parameters after `self`; also checks the names in the options."""
-    parameters = list(signature.parameters.values())[1:]
-    if hasattr(function, "__wrapped__") or not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        known = [parameter.name for parameter in parameters]
-        for name in spec.named_arguments:
-            if name not in known:
-                below = hasattr(function, "__wrapped__")
-                hint = "; give the decorator below the parameters of the method" if below else ""
-                raise TypeError(
-                    f"split= and replicate= name arguments of {_shown(function)}, and {name!r} is none of {known}{hint}"
-                )
-    return [parameter.name for parameter in parameters if parameter.kind in _BY_PLACE]
+def _check_names(function: Any, signature: inspect.Signature, spec: FunctionSpec) -> None:
+    """Check that the options name parameters; of one with `**kwargs` any name may be an argument.
 
-
-def _shown(function: Any) -> str:
-    return str(getattr(function, "__qualname__", repr(function)))
+    Raises:
+        TypeError: They do not, or only a function that a decorator has wrapped has such a parameter.
+    """
+    known = list(signature.parameters)[1:]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    unknown = [name for name in spec.named_arguments if name not in known]
+    if unknown and (hasattr(function, "__wrapped__") or not takes_any):
+        raise TypeError(
+            f"split=, replicate= and sticky= name arguments of {function.__qualname__}, and {unknown[0]!r} is none of "
+            f"{known}"
+        )
 
 
 def name_functions(cls: type) -> None:

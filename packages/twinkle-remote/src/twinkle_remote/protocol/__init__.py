@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.inputs import InputReplies as InputReplies
     from twinkle_remote.protocol.messages import Itself as Itself
     from twinkle_remote.protocol.messages import Outcome as Outcome
+    from twinkle_remote.protocol.messages import Replicated as Replicated
     from twinkle_remote.protocol.messages import SessionDefaults as SessionDefaults
     from twinkle_remote.protocol.messages import Share as Share
     from twinkle_remote.protocol.messages import Task as Task
-    from twinkle_remote.protocol.messages import UncheckedError as UncheckedError
     from twinkle_remote.protocol.spec import options_of as options_of
     from twinkle_remote.tables.nodes import Columns as Columns
     from twinkle_remote.tables.nodes import Rows as Rows

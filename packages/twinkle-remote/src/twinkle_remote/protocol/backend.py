@@ -119,14 +119,11 @@ class WorkerGroup(Protocol):
         size: Number of workers.
         undivided: Its one worker stands for all workers of a component in another session, which divides the calls: a
             task has the whole arguments, and its outcome the collected value. The default is that it does not.
-        takes_unchecked: `prepare` refuses tasks with `unchecked` whose lists hold other than plain values, so that its
-            caller need not look through them; the default is that it does not.
     """
 
     name: str
     size: int
     undivided: bool = False
-    takes_unchecked: bool = False
 
     def info(self, rank: int) -> WorkerInfo:
         """Identity of the worker of a rank."""
@@ -194,7 +191,6 @@ class WorkerGroup(Protocol):
 
         Raises:
             DispatchError: A task cannot be sent; no rank has received the call.
-            UncheckedError: A task with `unchecked` holds other than plain values; likewise.
         """
         return tasks
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
     from array import array
@@ -69,6 +71,20 @@ class Share:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """An argument, or a part of one, that goes whole.
+
+    Attributes:
+        value: What the method receives.
+    """
+
+    value: object
+
+    def __reduce__(self) -> NoReturn:
+        raise DispatchError("Replicate(value) marks an argument, or a part of one, and nothing within a row")
+
+
 class StoredSlot(NamedTuple):
     """Placeholder for rows of a stored value among the arguments.
 
@@ -108,7 +124,6 @@ class Task:
         seconds: The call's deadline: after so many seconds on the event loop it is cancelled; None for no limit.
         concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
         eager: The caller reads the result at once.
-        unchecked: Nobody has looked through lists among the arguments for what has to be refused or replaced.
     """
 
     kind: Kind
@@ -131,11 +146,6 @@ class Task:
     numbers: Rows | None = None
     in_order: bool = False
     eager: bool = False
-    unchecked: bool = False
-
-
-class UncheckedError(Exception):
-    """A list that nobody has looked through holds other than plain values."""
 
 
 @dataclass(slots=True)

@@ -1,11 +1,10 @@
-"""Walks of nested values: one step down, lists of plain values at once, and copies for receivers in one process."""
+"""Walks of nested values: one step down, and copies for receivers in one process."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import sys
-from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Final
 
 from twinkle_remote.errors import DispatchError
@@ -19,34 +18,8 @@ from twinkle_remote.rows.unknown import is_tensor_collection
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_CONTAINERS: Final = frozenset({list, tuple, dict})
-_DEPTH: Final = 8
 _UNCHANGING: Final = frozenset({"pyarrow", "polars"})
 """Libraries whose values do not change, and may be large."""
-
-
-def is_plain(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether lists, tuples and dicts are all that a list or tuple holds, and numbers and texts all that these hold.
-
-    It looks at the types of one level after the other, without a step of Python for each value, because lists have many
-    rows. A list that contains itself, or is nested deeply, is not plain.
-    """
-    level = values
-    for _ in range(_DEPTH):
-        kinds = set(map(type, level))
-        if kinds <= PLAIN:
-            return True
-        if not kinds <= PLAIN | _CONTAINERS:
-            return False
-        inner = (
-            list(level) if kinds <= _CONTAINERS else [*compress(level, map(_CONTAINERS.__contains__, map(type, level)))]
-        )
-        lists = [part for part in inner if type(part) is not dict] if dict in kinds else inner
-        dicts = [part for part in inner if type(part) is dict] if dict in kinds else []
-        if not dicts and PLAIN.issuperset(map(type, chain.from_iterable(lists))):
-            return True
-        level = [*chain.from_iterable(lists), *chain.from_iterable(map(dict.values, dicts))]
-    return False
 
 
 def map_parts(value: Any, change: Callable[[Any], Any], leaf: Callable[[Any], Any] | None = None) -> Any:
@@ -165,6 +138,8 @@ class _Copies:
         known = len(self._made)
         try:
             return copy.deepcopy(value, self._made)
+        except DispatchError:  # a lazy result that no caller has found: no process could be sent it
+            raise
         except Exception:  # what a copy of a user's type may raise
             while len(self._made) > known:
                 self._made.popitem()  # halves of copies: no other value may find them

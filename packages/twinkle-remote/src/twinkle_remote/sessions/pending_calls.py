@@ -20,7 +20,7 @@ from twinkle_remote.waiting import earliest, wait_for_one
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.sessions.current import Runtime
 
@@ -232,11 +232,11 @@ class PendingCalls:
         Raises:
             TwinkleError: The error that the call itself raises, the cause first.
         """
-        if named_elsewhere() or current_worker().rank is not None:
+        late = [call for queue in tuple(self._queues.values()) for call in queue.late()]
+        if not (late or self._kept) or named_elsewhere() or current_worker().rank is not None:
             return
-        for queue in tuple(self._queues.values()):
-            for late in queue.late():
-                self.failed(late)
+        for call in late:
+            self.failed(call)
         known = tuple(self._kept.values())
         if dropped := [call for call in known if not (call.held or call.handed_on) and call.unseen()]:
             first = min(dropped, key=lambda call: call.failed_at())

@@ -41,7 +41,7 @@ from twinkle_remote.streams.stages import PlainStage, RemoteStage, rules_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.streams.recovery import Recovery
     from twinkle_remote.streams.schedule import Rules, StageCall
     from twinkle_remote.streams.stages import Stage

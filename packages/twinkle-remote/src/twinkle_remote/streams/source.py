@@ -11,7 +11,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.rows.cut import rows_of
 from twinkle_remote.tables.operations import concat, take
 

@@ -12,8 +12,8 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy, set_rows_info
 from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.lazy.lazy import Lazy, set_rows_info
 from twinkle_remote.protocol.call import component_of, same_component
 from twinkle_remote.sessions.current import active, raise_not_retrieved, running
 from twinkle_remote.streams.ahead import AheadEngine

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.rows.cut import rows_of
 from twinkle_remote.streams.schedule import Delivered
 from twinkle_remote.streams.source import PlacedRows, gathered

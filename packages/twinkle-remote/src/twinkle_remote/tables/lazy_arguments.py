@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.dispatch import Shares
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.spec import FunctionSpec
@@ -33,23 +33,19 @@ class LazyArguments:
     """
 
     def __init__(self, call: Call, shares: Shares, keep: Callable[[object], tuple[object, int]]) -> None:
-        self.inputs = _NONE
-        self.sources: Sequence[PendingCall] = ()
+        self.inputs = InputReplies()
         self.reads: Sequence[TaskTransfer] | None = None
         encoder = shares.encoder
-        if not encoder.lazies:
-            return
         plan = transfer_plan(call, shares)
-        self.sources = [source for source in encoder.sources if not source.done() or source.failed()]
+        self.sources: Sequence[PendingCall] = [
+            source for source in encoder.sources if not source.done() or source.failed()
+        ]
         if self.sources:
             replies = [source.reply(rank) for source, rank in encoder.inputs]
             self.inputs = InputReplies(replies, _not_read(tuple(encoder.sources), replies), plan)
         else:
             outcomes = [source.outcome(rank) for source, rank in encoder.inputs]
             self.reads = plan_transfers(plan, outcomes, keep)
-
-
-_NONE = InputReplies()
 
 
 def transfer_plan(call: Call, shares: Shares) -> TransferPlan:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.lazy_values.lazy import Lazy, as_now, lazy_over, source_of
-from twinkle_remote.call.lazy_values.lazy_source import ManyCalls
+from twinkle_remote.lazy.get import as_now
+from twinkle_remote.lazy.lazy import Lazy, LazySource, lazy_over, source_of
 from twinkle_remote.rows.columns import count_rows, names_of
 from twinkle_remote.rows.cut import costs_of
 from twinkle_remote.sessions.current import running
@@ -18,12 +18,12 @@ from twinkle_remote.tables.transfers import row_costs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.tables.nodes import Columns, Node, Rows
 
 
-class Table(ManyCalls):
+class Table(LazySource):
     """Rows of lazy results. It keeps these alive, and no longer than it lives itself.
 
     Args:

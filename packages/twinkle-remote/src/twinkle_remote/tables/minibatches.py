@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
-from twinkle_remote.call.lazy_values.lazy import Lazy
+from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.rows.columns import count_rows
 from twinkle_remote.sessions.seeding import session_seed
 from twinkle_remote.tables.lazy_table import rows_of_lazy

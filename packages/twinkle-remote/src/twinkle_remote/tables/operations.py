@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.call.collect import combined_by, ranks_read
-from twinkle_remote.call.lazy_values.assembled import AssembledRows, assemble
-from twinkle_remote.call.lazy_values.lazy import Lazy, lazy_part, source_of
-from twinkle_remote.call.lazy_values.lazy_source import CallResult
 from twinkle_remote.call.send import part_of, start
 from twinkle_remote.errors import DispatchError, NotInitializedError
 from twinkle_remote.failures.frames import call_line
+from twinkle_remote.lazy.assembled import AssembledRows, assemble
+from twinkle_remote.lazy.lazy import CallResult, Lazy, source_of
 from twinkle_remote.protocol.call import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.columns import concatenated, joined, selected, taken
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from typing import SupportsIndex
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.tables.nodes import Node
 
 T = TypeVar("T")
@@ -154,10 +153,7 @@ def _mapped(value: Lazy[Any], function: Callable[[Any], Any]) -> Sequence[Lazy[A
             return None
         ranks = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
         alone = len(ranks) == 1
-        return [
-            _applied(call, rank, value if alone else lazy_part(value, part_of(call, [rank])), function)
-            for rank in ranks
-        ]
+        return [_applied(call, rank, value if alone else Lazy(part_of(call, [rank])), function) for rank in ranks]
     if not isinstance(source, Table):
         return None
     found: list[Lazy[Any]] = []

@@ -172,7 +172,7 @@ class Worker:
         self, task: Task, running: RunningTask, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         """A task of the event loop: the user's coroutine in its place, then the calls that it has made."""
-        from twinkle_remote.call.lazy_values.awaiting import answer_of  # few workers run coroutines
+        from twinkle_remote.waiting import answer_of  # few workers run coroutines
 
         instance = self._instance(task)
         places = self.loop.places(task.instance, instance)
@@ -271,7 +271,8 @@ class Worker:
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         """Keep the result, and describe it in the outcome."""
         if any_lazy():
-            from twinkle_remote.call.lazy_values.lazy import Lazy, replace_lazy  # most workers have no lazy result
+            from twinkle_remote.lazy.get import replace_lazy  # most workers have no lazy result
+            from twinkle_remote.lazy.lazy import Lazy
 
             value = replace_lazy(value, Lazy.result)
         if isinstance(value, _STREAMS) or runs_once(type(value)):

@@ -14,10 +14,9 @@ from tests.remote.made_calls import made_call
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import CallTimeoutError, RemoteCallError, get, on, remote_class, remote_function, session, submit
-from twinkle_remote.call.lazy_values.lazy import call_of
-from twinkle_remote.call.pending import pending_call
-from twinkle_remote.call.pending.pending_call import PendingCall
-from twinkle_remote.call.send import SentTasks
+from twinkle_remote.call import pending as call_pending
+from twinkle_remote.call.pending import PendingCall
+from twinkle_remote.lazy.lazy import call_of
 from twinkle_remote.protocol.backend import Reply
 from twinkle_remote.protocol.failure import Failure
 from twinkle_remote.protocol.messages import Outcome
@@ -40,9 +39,9 @@ class Waits:
 def pending(name: str, replies: Sequence[Reply], sources: Sequence[PendingCall] = ()) -> PendingCall:
     """A call whose replies the test completes."""
     runtime = running()
-    record, group = CallRecord(name, "two", len(replies)), runtime.backend.group("two")
+    record = CallRecord(name, "two", len(replies))
     made = made_call(name, FunctionSpec(), [reply.rank for reply in replies])
-    call = PendingCall(runtime, made, SentTasks(made, group, replies), record, sources, held=True)
+    call = PendingCall(runtime, made, replies, record, sources, held=True)
     call.listen()
     return call
 
@@ -233,7 +232,7 @@ def test_a_failure_that_a_caller_has_counts_as_seen_though_the_call_was_cancelle
 def test_a_long_wait_says_once_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pending_call, "SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(call_pending, "SLOW_SECONDS", 0.1)
     asks = on("two").create(Waits)
     assert get(asks.rest(0.5)) == 0.5
     (message,) = caplog.messages

@@ -6,14 +6,13 @@ import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from twinkle_remote.call.arguments import Replicated
 from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.submit import remote_part
-from twinkle_remote.component.explain_hand_over import HostBytes, explain_moves, moves_as_text
 from twinkle_remote.component.method import bind
 from twinkle_remote.failures.frames import driver_line
 from twinkle_remote.protocol.call import Call
+from twinkle_remote.protocol.messages import Replicated
 from twinkle_remote.rows.cut import lengths
 from twinkle_remote.sessions.current import running
 from twinkle_remote.tables.nodes import LazySlot
@@ -63,7 +62,6 @@ class Explanation:
         rows: One for each called rank.
         reads: Ranks whose results collect reads, in order.
         collect: How collect combines them, as text.
-        moves: What its lazy arguments move from host to host, estimated by rows; None where that is not known yet.
     """
 
     name: str
@@ -71,7 +69,6 @@ class Explanation:
     rows: tuple[Row, ...]
     reads: tuple[int, ...]
     collect: str
-    moves: tuple[HostBytes, ...] | None = ()
 
     def __str__(self) -> str:
         arguments = list(self.rows[0].arguments)
@@ -91,8 +88,7 @@ class Explanation:
             for line in [head, *body]
         ]
         order = ", ".join(map(str, self.reads))
-        collect = f"collect: ranks {order}: {self.collect}"
-        return "\n".join([f"{self.name} on {self.group}", *lines, collect, *moves_as_text(self.moves)])
+        return "\n".join([f"{self.name} on {self.group}", *lines, f"collect: ranks {order}: {self.collect}"])
 
 
 def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -131,9 +127,8 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     how = combine_rule(spec, ranks)
     if how == "rows" and spec.balance is not False:
         how = "balanced"
-    collect = _HOW.get(how) if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
-    moves = explain_moves(call, shares)
-    return Explanation(name, component.group, tuple(rows), tuple(read), str(collect), moves)
+    collect = _HOW[how] if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
+    return Explanation(name, component.group, tuple(rows), tuple(read), collect)
 
 
 def _store_nothing(value: object) -> None:

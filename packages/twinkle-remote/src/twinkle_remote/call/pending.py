@@ -1,7 +1,8 @@
 """A call in flight: its replies, its deadline and its failures, in one class.
 
 A call runs from the start, and ends by its outcomes or by the end of the session. Each reply is taken in by the thread
-that answers; nothing polls. Its failure is retrieved where it is raised to a caller.
+that answers; nothing polls. Its failure is retrieved where it is raised to a caller, and with it those from which it
+follows.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.call.causes import as_raised, cause_of, first_cause, wait_for_a_source
 from twinkle_remote.call.collect import read_outcome, warn_whole
-from twinkle_remote.call.pending.causes import as_raised, cause_of, first_cause, wait_for_a_source
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.failures.report import raise_failures, seconds_for_cause
+from twinkle_remote.failures.report import called_alone, lateness, raise_failures, seconds_for_cause
 from twinkle_remote.failures.travel import was_cancelled
 from twinkle_remote.running import held_task, refuse_own_rank
 from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from twinkle_remote.call.send import SentTasks
-    from twinkle_remote.protocol.backend import Reply, WorkerGroup
+    from twinkle_remote.protocol.backend import Reply
     from twinkle_remote.protocol.call import Call
     from twinkle_remote.protocol.failure import Failure
     from twinkle_remote.protocol.messages import Outcome
@@ -43,14 +43,17 @@ class PendingCall(Awaited):
     Args:
         runtime: The runtime of the call.
         call: The call; its deadline counts from now.
-        sent: The call on its way.
+        replies: One for each called rank, ascending.
         record: Record of its times and bytes.
         sources: Calls whose lazy results are its arguments, or the call of which it reads some answers.
+        each: Every called rank received rows of its own; None if only the outcomes show it.
         repeats: Its source is the same call.
         held: Its caller waits for it, or has a lazy result of it.
         prefetched: It runs in the background: a session does not wait for it, and does not log or raise its failure.
 
     Attributes:
+        runtime: As given.
+        group: The called group.
         ranks: The called ranks, ascending.
         failures: What its ranks have raised so far, in completion order.
         sources: As given; none any more when it has ended well.
@@ -68,33 +71,31 @@ class PendingCall(Awaited):
         self,
         runtime: Runtime,
         call: Call,
-        sent: SentTasks,
+        replies: Sequence[Reply],
         record: CallRecord,
         sources: Sequence[PendingCall] = (),
         *,
+        each: bool | None = False,
         repeats: bool = False,
         held: bool = False,
         prefetched: bool = False,
     ) -> None:
         super().__init__()
-        self.call, self.record = call, record
-        self.name, self.line, self.mesh = call.name, call.line, call.mesh
-        self.spec = call.spec
-        self.group_name = call.component.group
+        self.runtime, self.call, self.record = runtime, call, record
+        self.name, self.line, self.spec, self.mesh = call.name, call.line, call.spec, call.component.mesh
+        self.group = runtime.backend.group(call.component.group)
         self.held, self.prefetched = held, prefetched
         self.seen = self.handed_on = self._withdrawn = False
         self.made_in = held_task()
         self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
         self.failures: list[Failure] = []
         self.sources = tuple(sources)
-        self.ranks = tuple([reply.rank for reply in sent.replies])
+        self.ranks = tuple([reply.rank for reply in replies])
         self.deadline = None if call.deadline is None else time.monotonic() + call.deadline
         self._first_deadline: float | None = earliest([self.deadline, *[source._first_deadline for source in sources]])
-        self.repeats, self._failed_at = repeats, 0.0  # wall clock
+        self._each, self._repeats, self._failed_at = each, repeats, 0.0  # wall clock
         self.known_cause: PendingCall | None = None
-        self._runtime, self._sent, self._each = runtime, sent, sent.each
-        self._group = runtime.backend.group(self.group_name)
-        self._of_rank: Mapping[int, Reply] = {reply.rank: reply for reply in sent.replies}
+        self._of_rank: Mapping[int, Reply] = dict(zip(self.ranks, replies, strict=True))
         self._outcomes: dict[int, Outcome] = {}
 
     def listen(self) -> None:
@@ -116,17 +117,13 @@ class PendingCall(Awaited):
         if failed and self.on_failures is not None:
             self.on_failures((outcome,))
         if ended:
-            self._completed()
+            self.sources = self.sources if self.failures else ()
+            self.runtime.in_flight.completed(self)
         elif failed:
-            self._runtime.in_flight.failed(self)
+            self.runtime.in_flight.failed(self)
         if ended or failed:
             self.end_waits()
         self._tell(last=ended)
-
-    @property
-    def origin(self) -> tuple[Runtime, WorkerGroup]:
-        """Its runtime and its group."""
-        return self._runtime, self._group
 
     def replies(self) -> Sequence[Reply]:
         """The replies of all ranks."""
@@ -157,14 +154,14 @@ class PendingCall(Awaited):
         return bool(self.failures)
 
     def label(self, rank: int) -> str:
-        """The short name of a called worker."""
-        return self.call.label(self._group.info(rank))
+        """The short name of a called worker, with its coordinate."""
+        return self.call.label(self.group.info(rank))
 
     def state(self) -> str:
         """A short text of the call's state; never waits."""
         if self.done() or self.failures:
             return "failed" if self.failures else "done"
-        if self._runtime.closed:
+        if self.runtime.closed:
             return "lost at shutdown"
         return f"{len(self._outcomes)} of {len(self.ranks)} workers done"
 
@@ -193,28 +190,31 @@ class PendingCall(Awaited):
             CallTimeoutError: It was not read in time; the call is done, and it can be read again.
         """
         self.check_open()
-        seconds = None if began is None else earliest((limit, self.spec.timeout))
-        value, size = read_outcome(self, self._runtime.backend.store, outcome, piece, seconds, began or 0.0)
-        return self.record.add_driver_fetched(value, size)
+        seconds = None
+        if began is not None:
+            seconds = self.spec.timeout if limit is None else earliest((limit, self.spec.timeout))
+        value, size = read_outcome(self, self.runtime.backend.store, outcome, piece, seconds, began or 0.0)
+        self.record.driver_fetched += size
+        return value
 
     def cancel(self) -> None:
         """Cancel it on the event loops of ranks that have not answered; returns at once."""
-        if not self.done() and not self._runtime.closed:
-            self._sent.cancel(self.pending())
+        if not self.done() and not self.runtime.closed:
+            self.group.cancel(self.pending())
 
     def withdraw(self) -> None:
         """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as retrieved."""
-        if self.done() or self._runtime.closed:
+        if self.done() or self.runtime.closed:
             return
-        self._expect_cancelled()
+        self._withdrawn = True
         if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
-            self._sent.withdraw(self.pending())
+            self.group.withdraw(self.pending())
 
     def released(self) -> None:
         """Called when its lazy result is deleted; a failure that nobody has retrieved is kept and logged."""
         self.held = False
         if self.failures:  # also while other ranks are at work
-            self._runtime.in_flight.failed(self)
+            self.runtime.in_flight.failed(self)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for every worker: their answers, the deadline, `timeout` or the end of the session frees it.
@@ -242,8 +242,7 @@ class PendingCall(Awaited):
             elif not self.done():
                 self.check_open()
         except KeyboardInterrupt:
-            if self.spec.on_loop:
-                self._expect_cancelled()
+            self._withdrawn = self._withdrawn or self.spec.on_loop
             self.cancel()
             raise
         if self.failures:
@@ -279,7 +278,7 @@ class PendingCall(Awaited):
     def _wait_for_the_cause(self) -> None:
         """Wait shortly for the cause of lost connections, or for what peers report of a death."""
         began = time.monotonic()
-        while not (self.done() or self._runtime.closed):
+        while not (self.done() or self.runtime.closed):
             left = began + seconds_for_cause(as_raised(self)) - time.monotonic()
             if left <= 0:
                 return
@@ -292,15 +291,8 @@ class PendingCall(Awaited):
 
     def check_open(self) -> None:
         """Raise where the session has ended, or is that of the parent process, so that no answer comes."""
-        if self._runtime.closed:
-            raise NotInitializedError(self._runtime.refusal(f"the result of {self.name}, called from {self.line},"))
-
-    def _completed(self) -> None:
-        if not self.failures:
-            self.sources = ()
-        elif self._withdrawn and not all(map(was_cancelled, self.failures)):
-            self.seen = False  # another failure than the one that was asked for
-        self._runtime.in_flight.completed(self)
+        if self.runtime.closed:
+            raise NotInitializedError(self.runtime.refusal(f"the result of {self.name}, called from {self.line},"))
 
     def late(self) -> bool:
         """Whether the deadline passed before every worker had answered."""
@@ -338,11 +330,22 @@ class PendingCall(Awaited):
                 self._raise_failures()
             except Exception as error:
                 return error
-        return self._sent.lateness(seconds, sorted(self._outcomes), self.pending())
+        done, pending = sorted(self._outcomes), self.pending()
+        late = [reply.rank for reply in pending]
+        head = (
+            f"{self.name} on {self.call.where()} is not done after {seconds:g} s: "
+            f"{f'ranks {done} are done' if done else 'no rank is done'}, "
+            f"ranks {late} are not: {', '.join([self.label(rank) for rank in late])}"
+        )
+        size = self.group.size if self.mesh is None else self.mesh.world_size
+        alone = called_alone(self.spec, self.ranks, size)
+        return lateness(head, self.line, done, late, self.group.stacks_of(pending), alone)
 
     def unseen(self) -> bool:
         """Whether it failed or is late, and nobody has retrieved that failure or its cause."""
         if self.seen or self.prefetched or not (self.failures or self.late()):
+            return False
+        if self._withdrawn and all(map(was_cancelled, self.failures)):
             return False
         if self.failures and (first := first_cause(self)) is not self:
             return not first.seen  # who retrieves a failure retrieves its cause
@@ -350,7 +353,7 @@ class PendingCall(Awaited):
 
     def follows(self) -> bool:
         """Whether its failure follows from that of a source."""
-        return self.repeats or any(failure.upstream for failure in self.failures)
+        return self._repeats or any(failure.upstream for failure in self.failures)
 
     def failed_at(self) -> float:
         """Time of its failure or its passed deadline, in seconds of the wall clock; 0 without either."""
@@ -365,25 +368,19 @@ class PendingCall(Awaited):
     def _raise_failures(self) -> None:
         """Raise the first failure; there is one."""
         self._see()
-        raise_failures(self.name, self.group_name, as_raised(self), self.line)
+        raise_failures(self.name, self.group.name, as_raised(self), self.line)
 
     def _see(self) -> None:
         """Mark its failure, and those that it follows from, as retrieved."""
         call: PendingCall | None = self
         while call is not None:
             call._mark_seen()
-            call._withdrawn = False  # the caller has its failure, whatever the other ranks answer
             wait_for_a_source(call)
             call = cause_of(call)
 
-    def _expect_cancelled(self) -> None:
-        """That it is cancelled counts as retrieved; another failure that comes first does not, unless one was."""
-        self._withdrawn = not self.seen or self._withdrawn
-        self._mark_seen()
-
     def _mark_seen(self) -> None:
         self.seen = True
-        self._runtime.in_flight.seen(self)
+        self.runtime.in_flight.seen(self)
 
 
 def _end(outcome: Outcome) -> tuple[float, int]:

@@ -26,13 +26,13 @@ from twinkle_remote import (
     session,
     submit,
 )
-from twinkle_remote.call.lazy_values.assembled import ResultRows, assemble
-from twinkle_remote.call.lazy_values.lazy import call_of, calls_of
+from twinkle_remote.lazy.assembled import ResultRows, assemble
+from twinkle_remote.lazy.lazy import call_of, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
 
 OPEN = threading.Event()
 TWO = DeviceMesh.from_sizes(dp_size=2)
@@ -74,11 +74,6 @@ class Maker:
     def fails(self, rows: Any) -> Any:
         """A failure."""
         raise KeyError(f"no {rows[0]}")
-
-    @remote_function(dispatch="all", collect="first")
-    def number(self) -> int:
-        """A value without rows."""
-        return 7
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def columns(self, rows: list[int]) -> tuple[list[int], list[int]]:
@@ -139,7 +134,7 @@ def test_it_does_what_a_lazy_result_does(makers: tuple[Maker, Maker]) -> None:
     assert get(three.given(Replicate(lazy), want)) == get(three.given(Replicate(want), want))
     with pytest.raises(ValueError, match="values to unpack"):
         call_of(lazy)
-    assert set(calls_of(lazy)) == {call(first), call(second)}
+    assert set(source_of(lazy).calls) == {call(first), call(second)}
 
 
 @settings(max_examples=25, deadline=None)
@@ -206,23 +201,11 @@ def test_it_keeps_the_results_that_it_names(makers: tuple[Maker, Maker]) -> None
     assert seen() is None
 
 
-def test_what_is_no_rows_of_a_call_is_refused(makers: tuple[Maker, Maker]) -> None:
+def test_rows_of_parts_and_of_nothing(makers: tuple[Maker, Maker]) -> None:
     two, _ = makers
-    made, number = submit(two.rows, [1, 2, 3]), submit(two.number)
-    for lazy in (made, number):
-        lazy.wait()
     with pytest.raises(ValueError, match="no pieces"):
         assemble([])
-    with pytest.raises(ValueError, match=r"rows \[1, 3\) of 2 of two\[0/2.*out of range"):
-        assemble([rows(made, 0, 1, 3)])
-    with pytest.raises(ValueError, match=r"rows \[1, 0\)"):
-        assemble([rows(made, 0, 1, 0)])
-    with pytest.raises(ValueError, match=r"ranks \[0, 1\], not on 2"):
-        assemble([rows(made, 2, 0, 1)])
-    with pytest.raises(ValueError, match="has no rows"):
-        assemble([rows(number, 0, 0, 1)])
-    parts = submit(two.columns, [1, 2])
-    parts.wait()
+    parts, made = submit(two.columns, [1, 2]), submit(two.rows, [1, 2, 3])
     assert assemble([rows(parts, 1, 0, 1)]).result() == tuple(part[1:] for part in parts.result())
     assert assemble([rows(made, 0, 0, 0)]).result() == []
 

@@ -1,7 +1,4 @@
-"""The cause of a call's failure: the source from whose failure it follows, which a caller is shown first.
-
-Short: the call in flight is one class, and this is all that it asks of its sources.
-"""
+"""The cause of a call's failure: the source from whose failure it follows, which a caller is shown first."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from twinkle_remote.waiting import wait_for_calls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.failure import Failure
 
 
@@ -56,8 +53,7 @@ def as_raised(call: PendingCall) -> Sequence[Failure]:
 def wait_for_a_source(call: PendingCall) -> None:
     """Wait shortly for the failure of a source, if a call's own follow from one: answers arrive in either order."""
     until = time.monotonic() + CAUSE_SECONDS
-    runtime, _ = call.origin
-    if call.follows() and not runtime.closed:
+    if call.follows() and not call.runtime.closed:
         wait_for_calls(call.sources, until, lambda: _may_tell(call.sources))
 
 

@@ -57,15 +57,3 @@ def test_lazy_arguments_and_other_collects() -> None:
     assert str(explain(actor.first)).splitlines()[-1] == "collect: ranks 0: its value"
     long = explain(actor.update, list(range(100_000)), stop="x" * 500)
     assert max(map(len, str(long).splitlines())) < 120
-
-
-def test_what_a_hand_over_moves() -> None:
-    actor = on("two").create(Actor)
-    made = actor.rows([1, 2, 3])
-    made.wait()
-    told = explain(actor.update, made)
-    assert told.moves is not None and {(move.producer, move.source == move.target) for move in told.moves} == {
-        ("two", True)
-    }
-    assert str(told).splitlines()[-1].startswith("hand-over: 0 of ")
-    assert explain(actor.update, [1]).moves == ()

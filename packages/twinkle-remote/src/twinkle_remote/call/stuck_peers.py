@@ -13,7 +13,7 @@ from twinkle_remote.failures.report import raised_itself
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_remote.call.pending.pending_call import PendingCall
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Outcome
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -39,7 +39,7 @@ def free_stuck_peers(call: PendingCall, failures: Sequence[Outcome]) -> None:
 
 
 def _look(call: PendingCall, failed: Sequence[int]) -> None:
-    runtime, group = call.origin
+    runtime, group = call.runtime, call.group
     until = time.monotonic() + _MOST_SECONDS
     before: Mapping[int, str] = {}
     while time.monotonic() < until:

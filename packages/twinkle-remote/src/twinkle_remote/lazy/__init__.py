@@ -1,0 +1,1 @@
+"""Lazy results: what they stand for, how they act as their values, and `get`."""
