@@ -7,11 +7,10 @@ from collections import Counter, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from twinkle_remote.rows.plain import is_plain, map_parts, map_record, snapshot
+from twinkle_remote.rows.plain import map_parts, map_record, snapshot
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -54,37 +53,6 @@ class Own(dict[str, int]):
 
 
 ROW = {"text": "a", "ids": [1, 2], "score": 0.5, "more": {"x": (None, True), "empty": []}}
-
-
-@pytest.mark.parametrize(
-    "values", [[], [1, "a", None], [ROW] * 3, [(1, 2), [3]], [[[[[1]]]]], (ROW, 1), [{}], [[], {}]]
-)
-def test_plain_values_at_any_depth(values: Any) -> None:
-    assert is_plain(values)
-
-
-@pytest.mark.parametrize("odd", [Part(1, 2), Own(x=1), np.zeros(2), object(), iter([]), {1}, range(3), np.int64(1)])
-@pytest.mark.parametrize("at", range(5))
-def test_one_other_value_is_found_anywhere(odd: Any, at: int) -> None:
-    places: list[Any] = [
-        [1, odd],
-        [ROW, {**ROW, "text": odd}],
-        [{"ids": [1, odd]}],
-        [ROW, [(odd,)]],
-        [{"a": {"b": odd}}],
-    ]
-    assert not is_plain(places[at])
-
-
-def test_what_contains_itself_or_is_deep_is_not_plain() -> None:
-    circle: list[Any] = [1]
-    circle.append(circle)
-    row: dict[str, Any] = {}
-    row["self"] = row
-    deep: list[Any] = []
-    for _ in range(100):
-        deep = [deep]
-    assert not any(is_plain(value) for value in ([circle], [row], deep))
 
 
 def test_a_copy_for_another_worker_has_no_graph_as_in_another_process() -> None:
