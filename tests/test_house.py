@@ -402,7 +402,7 @@ def public_names(package: str) -> int:
 
 SHORT_MODULES = {
     "twinkle_mesh": 0,
-    "twinkle_remote": 3,
+    "twinkle_remote": 2,
     "twinkle_data": 1,
     "twinkle_ray": 4,
     "twinkle_http": 2,
@@ -411,16 +411,16 @@ SHORT_MODULES = {
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
-    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 15_273, 12_000),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 14_642, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_196, 2_200),
-    "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_116, 8_200),
+    "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_096, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 4_316, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_917, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 616, 700),
-    "lines of tests": (lambda: lines("tests"), 41_761, 36_000),
+    "lines of tests": (lambda: lines("tests"), 41_614, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
-    "protocols without two implementations": (lonely_protocols, 4, 0),
-    "names with a word of the private dialect": (identifiers_of_the_dialect, 30, 0),
+    "protocols without two implementations": (lonely_protocols, 3, 0),
+    "names with a word of the private dialect": (identifiers_of_the_dialect, 27, 0),
     "public names of twinkle": (lambda: public_names("twinkle"), 50, 50),
     "public names of twinkle.engines": (lambda: public_names("twinkle.engines"), 24, 45),
     **{
