@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +24,11 @@ def serving() -> Callable[..., AbstractContextManager[str]]:
     """Runs a program that prints the address of its server as its first line, until the block ends."""
 
     @contextmanager
-    def run(source: str, *arguments: str) -> Iterator[str]:
+    def run(source: str, *arguments: str, stderr: IO[str] | None = None) -> Iterator[str]:
         command = [sys.executable, "-c", textwrap.dedent(source), *arguments]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process:
             assert process.stdin is not None and process.stdout is not None
             limit = threading.Timer(60.0, process.kill)
             limit.start()

@@ -14,13 +14,9 @@ from twinkle_mesh import DeviceGroup
 from twinkle_remote import remote_class, remote_function, serve, session
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Mapping, Sequence
 
     from nowhere import Missing  # type: ignore[import-not-found]  # it is nowhere
-
-
-SOMETHING = object()
 
 
 class Mood(enum.Enum):
@@ -97,18 +93,6 @@ class Adder:
 
 
 @remote_class()
-class Twice(Adder):
-    """Has options that are functions, and types that no client has."""
-
-    @remote_function(
-        dispatch=lambda length, i, args, kwargs, device_mesh: (args, kwargs),
-        collect=lambda results, device_mesh: results[0],
-    )
-    def own(self, lock: threading.Event | None = None, number: int = 10**3, *, what: object = SOMETHING) -> float:
-        return 2.0 * self.total
-
-
-@remote_class()
 class Arrays:
     """Takes and returns arrays and tensors."""
 
@@ -174,6 +158,6 @@ if __name__ == "__main__":
     tokens = {"one": "token number one", "two": "token number two"}
     groups = [DeviceGroup("group", 2, "CPU")]
     served: dict[str, Any] = {"port": 0, "token": tokens, "max_body": 100_000, "lease": float(sys.argv[1])}
-    with session("threads", groups=groups), serve([Adder, Twice, Arrays, Kinds, Steps], **served) as server:
+    with session("threads", groups=groups), serve([Adder, Arrays, Kinds, Steps], **served) as server:
         print(server.address, flush=True)
         sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Servers that are started anew, stop, or are stopped; clients that vanish; and TLS."""
+"""Servers that are started anew, stop, or are stopped; clients that vanish; what a token may hold; and TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from twinkle_remote import get, on, release, remote_class, remote_function, session, submit
-from twinkle_remote.errors import BackendError, PlacementError, RemoteCallError, SessionLostError
+from twinkle_remote.errors import BackendError, PlacementError, RemoteCallError, SessionLostError, TwinkleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,24 +154,6 @@ def test_a_server_that_was_started_anew_says_so() -> None:
             first.end()
             with running(port=port), pytest.raises(SessionLostError, match="was restarted"):
                 get(component.echo(b"x"))
-
-
-def test_an_idle_client_that_did_not_reach_the_server_is_told_that_it_was_started_anew() -> None:
-    with running(lease=0.9) as first, session("http", address=first.address, token=TOKEN, patience=0.5):
-        component = gated()
-        assert component.echo(b"x") == b"x"
-        first.end()
-
-        def lost() -> bool:
-            with pytest.raises(SessionLostError) as caught:
-                get(component.echo(b"x"))
-            return "(/updates)" in str(caught.value)  # the client has found out by itself
-
-        until(lost)
-        with running(port=int(first.address.rpartition(":")[2])):
-            for _ in range(2):
-                with pytest.raises(SessionLostError, match="was restarted"):
-                    get(component.echo(b"x"))
 
 
 def test_sigterm_ends_calls_in_flight_and_takes_no_new_ones(tmp_path: Path) -> None:
@@ -359,3 +341,25 @@ def test_tls(tmp_path: Path) -> None:
                 socket.create_connection((host, int(port)), timeout=30.0), server_hostname=host
             ) as whole:
                 assert whole.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_a_token_may_hold_so_much_and_no_more(tmp_path: Path) -> None:
+    guard = tmp_path / "guard"
+    limits = {"components": 2, "calls": 3, "results": 40}
+    with running(limits=limits) as server, session("http", address=server.address, token=TOKEN):
+        component, _ = gated(), gated()
+        with pytest.raises(TwinkleError, match="this token may have 2 components"):
+            gated()
+        waiting = [submit(component.after, str(guard)) for _ in range(3)]
+        with pytest.raises(TwinkleError, match="this token may have 3 calls in flight"):
+            component.echo(b"x")
+        guard.touch()
+        assert get(waiting) == ["done"] * 3
+        held: list[Any] = []
+        waiting.clear()
+        assert component.echo(b"x") == b"x"
+        with pytest.raises(TwinkleError, match="this token may have 40 results"):
+            until(lambda: hold(component, held, b"x"))
+        assert 20 < len(held) <= 40
+        held.clear()
+        assert component.echo(b"x") == b"x"

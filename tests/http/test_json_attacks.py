@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.http.place import Place
+from tests.http.raw import ONE, TWO, Raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,51 +18,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SUBJECTS = (Path(__file__).parent / "json_subjects.py").read_text(encoding="utf-8")
-ONE, TWO = "token number one", "token number two"
 ROUTES = (
     ("POST", "/v1/Adder"),
     ("POST", "/v1/Adder/0123456789abcdef/add"),
     ("DELETE", "/v1/Adder/0123456789abcdef"),
-    ("GET", "/openapi.json"),
 )
 
 
-class Wire(Place):
-    """Requests over sockets of their own."""
+class Wire(Raw):
+    """Requests in JSON."""
 
-    def head(self, method: str, path: str, length: int | None, token: str = ONE, **headers: str) -> bytes:
-        given = {"host": self.host, "authorization": f"Bearer {token}", **headers}
-        if length is not None:
-            given.setdefault("content-length", str(length))
-        lines = [f"{key.replace('_', '-')}: {value}" for key, value in given.items() if value]
-        return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode("latin-1")
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
+        status, found = self.request(method, path, body, **headers)
+        return status, found.decode()
 
-    def send(self, data: bytes) -> tuple[int, str]:
-        """Status and body of the first answer; status 0 if the connection was closed without one."""
-        with socket.create_connection(self.place, timeout=60.0) as connection:
-            connection.sendall(data)
-            got = b""
-            while b"\r\n\r\n" not in got:
-                part = connection.recv(65536)
-                if not part:
-                    return 0, got.decode()
-                got += part
-            head, _, body = got.partition(b"\r\n\r\n")
-            length = re.search(rb"(?i)content-length: (\d+)", head)
-            while length and len(body) < int(length[1]) and not data.startswith(b"HEAD"):
-                body += connection.recv(65536)
-            return int(head.split()[1]), body.decode()
-
-    def request(self, method: str, path: str, body: bytes = b"", token: str = ONE, **headers: str) -> tuple[int, str]:
-        return self.send(self.head(method, path, len(body), token, **headers) + body)
-
-    def build(self) -> str:
-        status, text = self.request("POST", "/v1/Adder", b"{}")
+    def new(self) -> str:
+        status, text = self.ask("POST", "/v1/Adder", b"{}")
         assert status == 201, text
         return f"/v1/Adder/{json.loads(text)['id']}"
 
     def current(self, adder: str) -> Any:
-        return json.loads(self.request("POST", f"{adder}/current")[1])["result"]
+        return json.loads(self.ask("POST", f"{adder}/current")[1])["result"]
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +50,12 @@ def wire(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Wire]:
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Bearer token number on", "Basic token number one", "Bearer"])
 def test_every_route_needs_a_token(wire: Wire, header: str) -> None:
     for method, path in ROUTES:
-        status, text = wire.request(method, path, authorization=header)
+        status, text = wire.ask(method, path, authorization=header)
         assert status == 401 and "token number" not in text and "Adder" not in text.replace(path, "")
 
 
 def test_large_bodies_are_refused_before_they_are_read(wire: Wire) -> None:
-    adder = wire.build()
+    adder = wire.new()
     assert wire.send(wire.head("POST", f"{adder}/add", 10**12))[0] == 413
     assert wire.send(wire.head("POST", f"{adder}/add", 100_001))[0] == 413
     piece = b'{"amount": ' + b"1" * 200_000
@@ -93,11 +67,11 @@ def test_large_bodies_are_refused_before_they_are_read(wire: Wire) -> None:
 
 
 def test_a_path_reaches_no_other_place(wire: Wire) -> None:
-    adder = wire.build()
+    adder = wire.new()
     for path in (
         "/v1/../health",
-        "/v1/Adder/../../openapi.json",
-        "/v1/%2e%2e/openapi.json",
+        "/v1/Adder/../../health",
+        "/v1/%2e%2e/health",
         f"{adder}/add/../private",
         f"{adder}/%00",
         f"{adder}/add%00",
@@ -109,7 +83,7 @@ def test_a_path_reaches_no_other_place(wire: Wire) -> None:
         "/v1/__main__.Adder/x/add",
         f"{adder}/add?amount=5",
     ):
-        status, text = wire.request("POST", path)
+        status, text = wire.ask("POST", path)
         assert status in (307, 400, 403, 404, 405) or path.endswith("amount=5"), (path, status, text)
     assert wire.current(adder) == 1
     for method in ("GET", "PUT", "PATCH", "OPTIONS", "TRACE", "CONNECT", "HEAD"):
@@ -118,28 +92,18 @@ def test_a_path_reaches_no_other_place(wire: Wire) -> None:
 
 
 def test_headers_with_line_ends_or_odd_bytes_do_no_harm(wire: Wire) -> None:
-    adder = wire.build()
+    adder = wire.new()
     for text in ("a\nb", "a\rb", "a\x00b", "\x7f", "\x1b[31m", "x" * 300, "\u00ff"):
-        status, body = wire.request("POST", f"{adder}/add", b"{}", x_request_id=text)
+        status, body = wire.ask("POST", f"{adder}/add", b"{}", x_request_id=text)
         assert status in (200, 400), (text, body)
-    assert "\x1b" not in wire.request("POST", f"{adder}/add", b"{}", x_request_id="\x1b[31m")[1]
+    assert "\x1b" not in wire.ask("POST", f"{adder}/add", b"{}", x_request_id="\x1b[31m")[1]
     many = wire.head("POST", f"{adder}/add", 0)[:-2] + b"".join(b"x-%d: y\r\n" % i for i in range(200_000)) + b"\r\n"
     with contextlib.suppress(ConnectionError):
         assert wire.send(many)[0] in (0, 400, 431)  # 2 MB of head
 
 
-def test_a_client_killed_in_the_middle_of_an_upload_has_no_effect(wire: Wire) -> None:
-    adder = wire.build()
-    body = b'{"amount": 5}' + b" " * 1000
-    head = wire.head("POST", f"{adder}/add", len(body))
-    for part in (0, 1, 13, len(body) - 1):
-        with socket.create_connection(wire.place, timeout=30.0) as connection:
-            connection.sendall(head + body[:part])
-    assert wire.current(adder) == 0
-
-
 def test_odd_json_is_answered_within_bounds(wire: Wire) -> None:
-    adder = wire.build()
+    adder = wire.new()
     for body in (
         b"[" * 99_000,
         b'{"amount":' * 9_000,
@@ -158,14 +122,13 @@ def test_odd_json_is_answered_within_bounds(wire: Wire) -> None:
         json.dumps({f"k{i}": i for i in range(5_000)}).encode(),
     ):
         began = time.monotonic()
-        status, text = wire.request("POST", f"{adder}/add", body)
+        status, text = wire.ask("POST", f"{adder}/add", body)
         assert status == 400, (body[:40], status, text)
         assert len(text) < 5_000 and time.monotonic() - began < 20.0
     assert wire.current(adder) == 0
 
 
 def test_a_token_is_in_no_answer(wire: Wire) -> None:
-    adder = wire.build()
-    answers = [wire.request(method, path) for method, path in ROUTES[3:]]
-    answers += [wire.request("POST", f"{adder}/{method}") for method in ("add", "fail", "private", "nothing")]
+    adder = wire.new()
+    answers = [wire.ask("POST", f"{adder}/{method}") for method in ("add", "fail", "private", "nothing")]
     assert not any(token in text for _, text in answers for token in (ONE, TWO))

@@ -7,7 +7,9 @@ import enum
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from decimal import Decimal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis.extra.numpy as numpy_strategies
 import numpy as np
@@ -16,10 +18,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinkle_http.messages import WireFormatError, WireTypeError
-from twinkle_http.types import add_annotated
+from twinkle_http.errors import WireFormatError, WireTypeError
+from twinkle_http.types import add_annotated, annotations_of, register_annotated
 from twinkle_http.wire import decode, encode
-from twinkle_remote.rows import TypeNames
+from twinkle_remote import register_type, remote_class, remote_function
+from twinkle_remote.rows import TYPES, TypeNames, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from fractions import Fraction
 
 
 @dataclass
@@ -82,7 +89,7 @@ def travelled(value: Any, size: int = 1 << 20) -> Any:
     message = encode(value, known())
     chunks = [bytes(chunk) for chunk in message.chunks(size)]
     assert sum(map(len, chunks)) == message.nbytes
-    return decode(chunks, known())
+    return decode(bytearray(b"".join(chunks)), known())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -185,8 +192,8 @@ def test_arrays_that_are_not_contiguous_or_of_another_byte_order() -> None:
 
 def test_what_is_sent_is_the_arrays_own_memory_and_what_arrives_can_be_written() -> None:
     array = np.arange(1 << 16)
-    (buffer,) = encode({"a": [array]}, known()).buffers
-    assert np.shares_memory(np.frombuffer(buffer, np.int64), array)
+    sent = encode({"a": [array]}, known()).parts[-1]
+    assert np.shares_memory(np.frombuffer(sent, np.int64), array)
     back = travelled({"a": [array]})
     back["a"][0][0] = 7
     assert array[0] == 0
@@ -228,15 +235,15 @@ extended.loss = 3.0  # type: ignore[attr-defined]  # an attribute that is no fie
         (1j, "a complex, which cannot be sent: .* to_plain"),
     ],
 )
-def test_what_does_not_travel_is_refused_with_its_place_and_what_would_do(value: Any, message: str) -> None:
+def test_what_does_not_travel_is_refused_with_its_place(value: Any, message: str) -> None:
     with pytest.raises(WireTypeError, match=message):
         encode(value, known(), what="batch")
 
 
 def test_a_class_that_only_the_sender_knows_is_refused_by_name() -> None:
-    parts = encode(Pair(1, 2), known()).chunks()
+    data = encode(Pair(1, 2), known()).to_bytes()
     with pytest.raises(WireFormatError, match=r"Pair' is not known here.*twinkle.register_type"):
-        decode(parts, TypeNames())
+        decode(data, TypeNames())
 
 
 def test_classes_of_annotations_are_known_by_their_fields_too() -> None:
@@ -253,3 +260,63 @@ def test_classes_of_annotations_are_known_by_their_fields_too() -> None:
 class Inner:
     colour: Colour
     limit: int | None = None
+
+
+@dataclass
+class Field:
+    x: int
+
+
+@dataclass
+class Near:
+    fields: Sequence[Field | None]
+    exact: Fraction | None = None
+
+
+@dataclass
+class Kept:
+    x: int
+
+
+@remote_class()
+class Served:
+    def __init__(self, near: Mapping[str, Near] | None = None) -> None: ...
+
+    @remote_function(dispatch="all", collect="first")
+    def run(self, value: Fraction) -> None: ...
+
+    def own(self, kept: Kept) -> None: ...
+
+
+def sent(value: Any) -> Any:
+    return decode(encode(value).to_bytes())
+
+
+def test_what_annotations_of_remote_functions_name_travels() -> None:
+    register_annotated(Served)
+    assert sent(Near([Field(1)])) == Near([Field(1)])
+    assert TYPES.find(name_of(Kept)) is None, "no remote function names it"
+    assert annotations_of(Served.run)["value"] is Any, "it is named for type checkers only"
+
+
+def test_another_class_travels_by_two_functions() -> None:
+    with pytest.raises(WireTypeError, match="to_plain"):
+        sent(Decimal("1.50"))
+    register_type(Decimal, to_plain=str, from_plain=Decimal)
+    assert sent([Decimal("1.50")]) == [Decimal("1.50")]
+
+
+@dataclass(frozen=True)
+class Cached:
+    x: int
+
+    @cached_property
+    def double(self) -> int:
+        return 2 * self.x
+
+
+def test_what_was_computed_of_fields_does_not_hinder_a_value() -> None:
+    TYPES.add(Cached)
+    value = Cached(3)
+    assert value.double == 6
+    assert sent(value) == value and sent(value).double == 6

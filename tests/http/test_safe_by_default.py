@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,26 @@ def test_tokens_come_from_a_file_or_from_the_environment(
     monkeypatch.setenv("TWINKLE_TOKEN", "a token of the environment")
     with serve([Counter], port=0) as server:
         assert server.token == "a token of the environment"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the fork of this test runs no thread's code
+def test_a_fork_ends_by_sigterm_and_leaves_the_server_to_its_parent(threads: None) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with serve([Counter], port=0, token="a token for tests") as server:
+        ready, begun = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.write(begun, b"x")
+                time.sleep(20.0)
+            finally:  # in place of the end of pytest
+                os._exit(3)
+        assert os.read(ready, 1) == b"x"
+        os.kill(pid, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+        with urllib.request.urlopen(f"{server.address}/health", timeout=20.0) as answer:
+            assert answer.status == 204
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_each_point_of_the_page_has_its_attack() -> None:

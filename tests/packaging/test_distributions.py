@@ -20,7 +20,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 THIRD_PARTY = {
     "twinkle-mesh": set(),
     "twinkle-remote": set(),
-    "twinkle-http": {"msgspec", "starlette", "urllib3", "uvicorn", "xxhash"},
+    "twinkle-http": {"msgspec", "urllib3", "uvicorn"},
     "twinkle-data": {"numpy", "torch"},
     "twinkle-ray": {"numpy", "ray", "torch"},
     "twinkle-engines": {"numpy", "torch"},

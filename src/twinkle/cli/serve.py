@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tokens(path: str | None) -> str | Mapping[str, str] | None:
     """The tokens of a file, or of TWINKLE_TOKEN, which is removed, so that no child inherits it."""
-    from twinkle_http.server.tokens import VARIABLE, tokens_of  # no other command needs it
+    from twinkle_http.gate import VARIABLE, tokens_of  # no other command needs it
 
     found = os.environ.pop(VARIABLE, "").strip()
     return found or None if path is None else tokens_of(path)

@@ -1,4 +1,4 @@
-"""Exceptions on the wire: the type by its name, the text, the parts that travel, and the failures of ranks."""
+"""Errors of the wire, and exceptions on the wire: the type by its name, the text, and the parts that travel."""
 
 from __future__ import annotations
 
@@ -8,17 +8,56 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twinkle_remote import errors
 from twinkle_remote.backends.support import Parts, both_type, parts_of, raised_type, remade
-from twinkle_remote.errors import RemoteCallError, WorkerDiedError
+from twinkle_remote.errors import (
+    BackendError,
+    DispatchError,
+    NotInitializedError,
+    RemoteCallError,
+    SessionLostError,
+    TwinkleError,
+    WorkerDiedError,
+)
 from twinkle_remote.protocol import Failure
-from twinkle_remote.rows import name_of
+from twinkle_remote.rows import TYPES, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_OURS = ("_text", "failures")
 _TEXTS = ("label", "node", "type_name", "message", "method", "trace", "note")
 _FLAGS = ("died", "unanswered", "upstream", "repeated")
 _LISTED, _MOST_LISTED = 200, 8  # characters of a further failure, and how many are named
+_REFUSALS: Mapping[str, type[TwinkleError]] = {
+    "Token": BackendError,
+    "Restarted": SessionLostError,
+    "LeaseEnded": SessionLostError,
+    "Stopping": SessionLostError,
+    "Unknown": NotInitializedError,
+    "NotServed": DispatchError,
+    "TooLarge": DispatchError,
+    "Malformed": DispatchError,
+}
+
+
+class WireTypeError(DispatchError, TypeError):
+    """A value of a type that cannot be sent; the message names the type, the place and what to use."""
+
+
+class WireFormatError(TwinkleError, ValueError):
+    """Bytes that are no message of this format, or exceed a limit."""
+
+
+def refused(kind: str, message: str) -> TwinkleError:
+    """The error of a caller whose request the server has refused."""
+    return _REFUSALS.get(kind, TwinkleError)(message)
+
+
+TYPES.add(
+    Failure,
+    plain=(
+        lambda one: [*(_as_unicode(getattr(one, key)) for key in _TEXTS), *(getattr(one, key) for key in _FLAGS)],
+        lambda parts: Failure(**dict(zip((*_TEXTS, *_FLAGS), parts, strict=True))),
+    ),
+)
 
 
 def parts_of_error(error: BaseException, travels: Callable[[Any], bool]) -> list[Any]:
@@ -30,36 +69,24 @@ def parts_of_error(error: BaseException, travels: Callable[[Any], bool]) -> list
     """
     given = parts_of(error)
     args = [arg if travels(arg) else _shown(arg) for arg in given.args]
-    attributes = {key: item for key, item in given.attributes.items() if key not in _OURS and travels(item)}
+    attributes = {key: item for key, item in given.attributes.items() if travels(item)}
     cause = given.cause if travels(given.cause) else None
-    remote = isinstance(error, RemoteCallError)
-    failures = [
-        [*(as_unicode(getattr(one, key)) for key in _TEXTS), *(getattr(one, key) for key in _FLAGS)]
-        for one in getattr(error, "failures", ())
-    ]
-    return [
-        name_of(raised_type(type(error))),
-        remote,
-        as_unicode(_shown(error, str)),
-        args,
-        attributes,
-        cause,
-        failures,
-    ]
+    text = _as_unicode(_shown(error, str))
+    return [name_of(raised_type(type(error))), isinstance(error, RemoteCallError), text, args, attributes, cause]
 
 
 def error_of_parts(
-    kind: type | None,
+    error_type: Callable[[str], type | None],
     name: str,
     remote: bool,
     text: str,
     args: Sequence[Any],
     attributes: Mapping[str, Any],
     cause: BaseException | None,
-    failures: Sequence[Sequence[Any]],
 ) -> BaseException:
-    """The exception of a class that was found by its name; of another one with its text, if none was found."""
+    """The exception of a class that is found by its name; of another one with its text, if none is found."""
     error: Any = None
+    kind = error_type(name)
     if kind is not None:
         whole: Any = both_type(cast("Any", kind)) if remote and issubclass(kind, Exception) else kind
         try:
@@ -70,7 +97,7 @@ def error_of_parts(
         error = RemoteCallError(text if remote else f"{name}: {text}")
     if isinstance(error, RemoteCallError):
         error._text = text
-        error.failures = tuple(Failure(**dict(zip((*_TEXTS, *_FLAGS), one, strict=True))) for one in failures)
+        error.failures = tuple(attributes.get("failures", ()))
     return error  # type: ignore[no-any-return]  # made without a constructor
 
 
@@ -99,7 +126,7 @@ def own_error_type(name: str) -> type | None:
     return found if isinstance(found, type) and issubclass(found, BaseException) else None
 
 
-def as_unicode(text: str) -> str:
+def _as_unicode(text: str) -> str:
     """A text that travels: escapes stand for lone surrogates, as those of file names that are no UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -1,36 +1,41 @@
 """JSON for other languages: components are built, called and released by their ids.
 
-Each request runs in a thread of its own. A component that was built here lives as long as requests for it come: JSON
-has no sign of life.
+The signature of each function becomes a msgspec struct, which reads and checks its keyword arguments; parameters that
+go by place alone are left out. Each request runs in a thread of its own. A component that was built here lives as
+long as requests for it come: JSON has no sign of life.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import secrets
+import sys
 import time
-from collections import Counter
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from starlette.responses import Response
-from starlette.routing import Route
 
-from twinkle_http.json_types import MOST_CHARACTERS, JsonClass, described, encoded, invalid
+from twinkle_http.gate import RefusedError, stops
 from twinkle_http.server.components import placement
-from twinkle_http.server.gate import RefusedError, stops, take_body
-from twinkle_http.server.turn import result_of
+from twinkle_http.server.ends import result_of
+from twinkle_http.types import annotations_of
+from twinkle_http.wire import MOST_HEAD_BYTES
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import release
 from twinkle_remote.backends.serving import (
     GROUP,
+    INSTANCE,
     MESH,
     CallResult,
     called_from,
     check_all_ended,
+    constructor_signature,
     remote_function,
     start,
+    unintercepted,
 )
 from twinkle_remote.errors import (
     CallTimeoutError,
@@ -39,204 +44,277 @@ from twinkle_remote.errors import (
     PlacementError,
     RemoteCallError,
 )
-from twinkle_remote.protocol import component_of
+from twinkle_remote.protocol import component_of, is_component_type
+from twinkle_remote.rows import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from starlette.requests import Request
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from twinkle_http.server.clients import Clients
-    from twinkle_http.server.components import Components, Key, ServedClasses
-    from twinkle_http.server.gate import AccessLog
+    from twinkle_http.server.components import Components, Key, ServedComponent
+    from twinkle_http.server.ends import Ends
     from twinkle_remote.backends.serving import ServedSession
 
-    Work = Callable[[str, bytes, str, dict[str, str]], bytes]
-
 LEASES = 10  # a component without a request for so many leases is released
+_MOST_CHARACTERS = 2000  # of an error
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 _STATUS: Mapping[type[Exception], int] = {
     CallTimeoutError: 504,
     NotInitializedError: 503,
     PlacementError: 400,
     DispatchError: 400,
     RemoteCallError: 500,
+    TypeError: 400,  # it was not sent
 }
 
 
+class _Request(NamedTuple):
+    tenant: str
+    id: str
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        """The line of its caller, for errors."""
+        return f"JSON, request {self.id}"
+
+
 class JsonApi:
-    """Answers the requests in JSON.
+    """Answers the requests in JSON, with a body of at most `most` bytes each."""
 
-    Args:
-        session: The session.
-        classes: The served classes.
-        components: The components of all tenants.
-        clients: Knows what each tenant may hold.
-        most_bytes: Bytes of a body at most.
-        access_log: Takes a line for each call.
+    def __init__(self, session: ServedSession, components: Components, clients: Clients, ends: Ends, most: int) -> None:
+        self._session, self._components, self._clients, self._ends = session, components, clients, ends
+        self._most = min(most, MOST_HEAD_BYTES)
+        served = components.classes
+        short = [cls.__name__ for cls in served.values()]
+        self._classes = {cls.__name__ if short.count(cls.__name__) == 1 else name: cls for name, cls in served.items()}
 
-    Attributes:
-        draining: No new call is taken.
-        in_flight: Number of requests that are not answered.
-    """
+    async def answer(
+        self, scope: Any, read: Callable[[int], Awaitable[bytearray]], draining: bool
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer to a request, whose body `read` reads up to so many bytes.
 
-    def __init__(
-        self,
-        session: ServedSession,
-        classes: ServedClasses,
-        components: Components,
-        clients: Clients,
-        most_bytes: int,
-        access_log: AccessLog,
-    ) -> None:
-        self.draining, self.in_flight = False, 0
-        self._session, self._components, self._clients = session, components, clients
-        self._most_bytes, self._access_log = most_bytes, access_log
-        short = [cls.__name__ for cls in classes.by_name.values()]
-        named = {cls.__name__ if short.count(cls.__name__) == 1 else name: cls for name, cls in classes.by_name.items()}
-        self._classes = {path: JsonClass(cls, path) for path, cls in named.items()}
-        self._seen: dict[Key, float] = {}  # when the last request came for what was built here, in monotonic seconds
-        self._busy: Counter[Key] = Counter()
+        Raises:
+            RefusedError: The request does not fit, or its call has failed, or the server drains.
+        """
+        work: Callable[..., bytes]
+        match scope["method"], scope["path"].split("/")[1:]:
+            case "POST", ["v1", *names] if len(names) == 1:
+                status, work = 201, self._create
+            case "POST", ["v1", *names] if len(names) == 3:
+                status, work = 200, self._call
+            case "DELETE", ["v1", *names] if len(names) == 2:
+                status, work = 204, self._release
+            case _:
+                raise RefusedError(404, "there is nothing here, or not for this verb", "NoRoute")
+        tenant, request_id = scope["state"]["tenant"], scope["state"]["request"]
+        request = _Request(tenant, request_id, bytes(await read(self._most)))
+        if draining:
+            raise stops()
+        self._clients.use(tenant).check("calls")
+        try:
+            return status, await result_of(partial(work, request, *names))
+        except Exception as error:  # it is the caller's
+            raise _refusal(error) from None
 
-    def routes(self) -> Sequence[Route]:
-        """The routes."""
-
-        async def describe(request: Request) -> Response:
-            text = msgspec.json.encode(described(tuple(self._classes.values())))
-            return Response(text, media_type="application/json")
-
-        return [
-            Route("/openapi.json", describe, methods=["GET"]),
-            Route("/v1/{cls}", self._answering(self._create, 201), methods=["POST"]),
-            Route("/v1/{cls}/{id}/{method}", self._answering(self._call, 200), methods=["POST"]),
-            Route("/v1/{cls}/{id}", self._answering(self._release, 204), methods=["DELETE"]),
-        ]
-
-    def _answering(self, work: Work, status: int) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            state, body = request.scope["state"], bytearray()
-            tenant, line = state["tenant"], f"JSON, request {state['request']}"
-            try:
-                await take_body(request.scope, request.receive, self._most_bytes, body.extend)
-                if self.draining:
-                    raise stops()
-                use = self._clients.use(tenant)
-                use.check("calls")
-                use.add("calls")
-                self.in_flight += 1
-                try:
-                    content = await result_of(partial(work, tenant, bytes(body), line, request.path_params))
-                finally:
-                    self.in_flight -= 1
-                    use.add("calls", -1)
-                return Response(content, status, media_type="application/json" if content else None)
-            except Exception as error:  # it is the caller's
-                code, state["error"], message = _status_of(error)
-            told = {"error": {"type": state["error"], "message": message, "request": state["request"]}}
-            headers = {"connection": "close"} if code in (400, 413, 415) else {}
-            return Response(msgspec.json.encode(told), code, headers, "application/json")
-
-        return answer
-
-    def _class(self, name: str) -> JsonClass:
+    def _class(self, name: str) -> type:
         if name not in self._classes:
             raise RefusedError(403, f"{name[:80]!a} is not served; served are {', '.join(self._classes)}", "NotServed")
         return self._classes[name]
 
-    def _find(self, tenant: str, id_: str, cls: type | None = None) -> tuple[Key, Any]:
+    def _find(self, tenant: str, id_: str, cls: type | None = None) -> tuple[Key, ServedComponent]:
         """A component of a tenant by its id."""
         key, served = self._components.named(tenant, id_, cls)
-        if key in self._seen:
-            self._seen[key] = time.monotonic()
-        return key, served.value
+        served.asked = served.asked and time.monotonic()
+        return key, served
 
-    def _create(self, tenant: str, body: bytes, line: str, path: dict[str, str]) -> bytes:
-        served = self._class(path["cls"])
-        args, kwargs = served.constructor.bind(body, lambda id_: self._find(tenant, id_)[1])
+    def _create(self, request: _Request, name: str) -> bytes:
+        cls, tenant = self._class(name), request.tenant
+        kwargs = self._arguments(_of_constructor(cls), name, request)
         groups = tuple(self._session.groups)
         group = kwargs.pop(GROUP, {0: "local", 1: "".join(groups)}.get(len(groups)))
         if group is None:
-            raise invalid(f"{GROUP} names one of the groups {', '.join(map(repr, groups))}")
+            raise _invalid(f"{GROUP} names one of the groups {', '.join(map(repr, groups))}")
         if MESH in kwargs:
-            kwargs[MESH] = _mesh(kwargs[MESH])
+            try:
+                kwargs[MESH] = DeviceMesh.from_sizes(**kwargs[MESH])
+            except (ValueError, TypeError) as error:
+                raise _invalid(str(error)) from None
         use = self._clients.use(tenant)
         use.check("components")
-        cls: Any = served.cls
-        with self._calling(f"{cls.__name__}.__init__", tenant, line):
-            made = cls(*args, **placement(cls, kwargs, group))
         key = tenant, str(group), secrets.token_hex(8)
-        self._components.settle(key, cls, made)
-        self._seen[key] = time.monotonic()
+        make = partial(cls, **placement(cls, kwargs, group))
+        with self._calling(f"{cls.__name__}.__init__", request):
+            built = self._components.build(key, cls, make)
+        built.asked = time.monotonic()
         use.add("components")
         return msgspec.json.encode({"id": key[2]})
 
-    def _call(self, tenant: str, body: bytes, line: str, path: dict[str, str]) -> bytes:
-        served = self._class(path["cls"])
-        function, remote = served.methods.get(path["method"]), remote_function(served.cls, path["method"])
-        if function is None or remote is None:
-            raise RefusedError(403, f"{path['method'][:80]!a} is no remote function of {served.path}", "NotServed")
-        key, itself = self._find(tenant, path["id"], served.cls)
-        component = component_of(itself)
+    def _call(self, request: _Request, name: str, id_: str, method: str) -> bytes:
+        cls, tenant, label = self._class(name), request.tenant, f"{name}.{method}"
+        remote = remote_function(cls, method)
+        if remote is None:
+            raise RefusedError(403, f"{method[:80]!a} is no remote function of {name}", "NotServed")
+        _, served = self._find(tenant, id_, cls)
+        component = component_of(served.value)
         if component is None:
             raise NotInitializedError("this component is gone: the session that built it has ended")
-        args, kwargs = function.bind(body, lambda id_: self._find(tenant, id_)[1])
-        self._busy[key] += 1
+        kwargs = self._arguments(_of_method(cls, method), label, request)
+        served.busy += 1
         try:
-            with self._calling(function.name, tenant, line):
-                pending = start(remote.call(component, line, tuple(args), kwargs), held=True)
-                value = CallResult(pending, itself).value(None)
+            with self._calling(label, request):
+                pending = start(remote.call(component, request.line, (), kwargs), held=True)
+                value = CallResult(pending, served.value).value(None)
                 if remote.kind == "next" and any(pending.ended()):
                     check_all_ended(pending)
                     return b'{"ended":true}'
-            result = None if remote.kind == "iterate" else value
-            return encoded(result, function.name, lambda value: self._components.ids(tenant, value)[1])
+            return self._encoded(tenant, None if remote.kind == "iterate" else value, label)
         finally:
-            self._busy[key] -= 1
-            self._seen.update({key: time.monotonic()} if key in self._seen else {})
+            served.busy -= 1
+            served.asked = served.asked and time.monotonic()
 
-    def _release(self, tenant: str, body: bytes, line: str, path: dict[str, str]) -> bytes:
-        cls = self._class(path["cls"]).cls
-        key, _ = self._find(tenant, path["id"], cls)
-        with self._calling(f"{cls.__name__}.release", tenant, line):
+    def _arguments(self, struct: Any, label: str, request: _Request) -> dict[str, Any]:
+        """The keyword arguments of a request; raises RefusedError where they do not fit the signature."""
+        component = partial(self._find, request.tenant)
+        hook = partial(_made, lambda id_: component(id_)[1].value)
+        try:
+            found = msgspec.structs.asdict(msgspec.json.decode(request.body or b"{}", type=struct, dec_hook=hook))
+        except RefusedError:
+            raise
+        except Exception as error:  # a dataclass may refuse its fields with any error
+            raise _invalid(f"{label}: {str(error) or type(error).__name__}") from None
+        given = {name: value for name, value in found.items() if value is not msgspec.UNSET}
+        given.update(given.pop(struct.options, {}))
+        return given
+
+    def _encoded(self, tenant: str, value: Any, label: str) -> bytes:
+        """The JSON of a result; numbers that are not finite become null."""
+
+        def plain(part: Any) -> Any:
+            if component_of(part) is not None:
+                return {"id": self._components.ids(tenant, part)[1]}
+            numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+            if torch is not None and isinstance(part, torch.Tensor):
+                return part.detach().cpu().tolist()
+            if numpy is not None and isinstance(part, numpy.ndarray | numpy.generic):
+                return part.tolist()
+            raise TypeError(f"JSON does not express a {name_of(type(part))}")
+
+        try:
+            return msgspec.json.encode({"result": plain(value) if component_of(value) else value}, enc_hook=plain)
+        except Exception as error:
+            raise RefusedError(406, f"the result of {label}: {error}"[:_MOST_CHARACTERS], "NotJson") from None
+
+    def _release(self, request: _Request, cls: str, id_: str) -> bytes:
+        key, _ = self._find(request.tenant, id_, self._class(cls))
+        with self._calling(f"{cls}.release", request):
             self._drop(key)
         return b""
 
     def _drop(self, key: Key) -> None:
         """Release a component; a second time does nothing."""
-        served = self._components.remove(*key)
-        if self._seen.pop(key, None) is not None:
+        served = self._components.remove(key)
+        if served is None:
+            return
+        if served.asked is not None:
             self._clients.use(key[0]).add("components", -1)
-        if served is not None and not self._session.closed:
+        if not self._session.closed:
             release(served.value)
 
     def release_idle(self, seconds: float) -> None:
         """Release what was built here and had no request for so many seconds; waits for the releases."""
         before = time.monotonic() - seconds
-        for key, seen in tuple(self._seen.items()):
-            if seen < before and not self._busy[key]:
+        for key, served in self._components.built():
+            if served.asked is not None and served.asked < before and not served.busy:
                 self._drop(key)
 
-    def _calling(self, name: str, tenant: str, line: str) -> Any:
-        found = contextlib.ExitStack()
-        found.enter_context(called_from(line))
-        found.enter_context(self._access_log.calling(name, tenant, line.rpartition(" ")[2]))
-        return found
+    @contextlib.contextmanager
+    def _calling(self, name: str, request: _Request) -> Iterator[None]:
+        ended, error = self._ends.begun(name, request.tenant, self._clients.use(request.tenant), request.id), None
+        try:
+            with called_from(request.line):
+                yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            ended(error)
 
 
-def _mesh(sizes: dict[str, Any]) -> DeviceMesh:
+@lru_cache(maxsize=4096)
+def _of_constructor(cls: type) -> Any:
+    """The struct of a constructor's keyword arguments, with those of placement."""
+    annotations = annotations_of(unintercepted(inspect.getattr_static(cls, "__init__")))
+    signature = constructor_signature(cls) or inspect.Signature()
+    own = [one for one in signature.parameters.values() if one.name not in (GROUP, MESH, INSTANCE)]
+    place = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in (GROUP, MESH)]
+    return _struct_of([*own, *place], {**annotations, GROUP: str, MESH: dict[str, int]})
+
+
+@lru_cache(maxsize=4096)
+def _of_method(cls: type, name: str) -> Any:
+    """The struct of a remote function's keyword arguments."""
+    remote = remote_function(cls, name)
+    if remote is None or remote.function is None or remote.signature is None:
+        return _struct_of((), {})
+    return _struct_of(list(remote.signature.parameters.values())[1:], annotations_of(remote.function))
+
+
+def _struct_of(parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]) -> Any:
+    """A msgspec struct with a field for each parameter; `options` is the name of its `**options`."""
+    fields: list[Any] = []
+    options = ""
+    for one in parameters:
+        kind = _json_type(annotations.get(one.name, Any))
+        if one.kind is one.VAR_KEYWORD:
+            options, kind = one.name, GenericAlias(dict, (str, kind))
+        if one.kind not in _BY_PLACE:
+            required = one.default is one.empty and one.kind is not one.VAR_KEYWORD
+            fields.append((one.name, kind) if required else (one.name, kind | msgspec.UnsetType, msgspec.UNSET))
+    made: Any = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    made.options = options
+    return made
+
+
+def _json_type(annotation: Any) -> Any:
+    """The type by which JSON is read; Any where msgspec tells its members not apart, as in a union of dataclasses."""
     try:
-        return DeviceMesh.from_sizes(**sizes)
-    except (ValueError, TypeError) as error:
-        raise invalid(str(error)) from None
+        msgspec.json.Decoder(annotation)
+    except Exception:
+        return Any
+    return Any if annotation is object else annotation
 
 
-def _status_of(error: Exception) -> tuple[int, str, str]:
-    """Status, type and message of a failed request."""
+def _made(component: Callable[[str], Any], kind: Any, given: Any) -> Any:
+    """A value that msgspec does not know: a component by its id, or an array of nested lists."""
+    if isinstance(kind, type) and is_component_type(kind) and isinstance(given, str):
+        return component(given)
+    if _is(kind, "numpy", "ndarray"):
+        dtypes = [inner for one in getattr(kind, "__args__", ())[1:] for inner in getattr(one, "__args__", ())]
+        made = sys.modules["numpy"].asarray(given, dtype=next((one for one in dtypes if isinstance(one, type)), None))
+        if made.dtype.hasobject:
+            raise ValueError("an array has elements of one type")
+        return made
+    if _is(kind, "torch", "Tensor"):
+        return sys.modules["torch"].tensor(given)
+    raise TypeError(f"JSON does not express a {getattr(kind, '__name__', kind)}")
+
+
+def _is(kind: Any, module: str, name: str) -> bool:
+    wanted = getattr(sys.modules.get(module), name, None)
+    return wanted is not None and getattr(kind, "__origin__", kind) is wanted
+
+
+def _invalid(why: str) -> RefusedError:
+    return RefusedError(400, why[:_MOST_CHARACTERS], "InvalidArguments")
+
+
+def _refusal(error: Exception) -> RefusedError:
+    """The answer to a request that has failed."""
     if isinstance(error, RefusedError):
-        return error.status, error.kind, error.why
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
-    if isinstance(error, TypeError) and not isinstance(error, RemoteCallError):
-        status = 400  # it was not sent
+        return error
     failures = getattr(error, "failures", ())
     kind = failures[0].type_name if failures else type(error).__name__
     message = failures[0].message if failures else str(error).partition("\n")[0]
-    return status, kind.rpartition(".")[2], message.encode("utf-8", "replace").decode()[:MOST_CHARACTERS]
+    status = next((status for one, status in _STATUS.items() if isinstance(error, one)), 500)
+    return RefusedError(status, message.encode("utf-8", "replace").decode()[:_MOST_CHARACTERS], kind.rpartition(".")[2])

@@ -1,87 +1,140 @@
-"""Values and their trees: plain values stand for themselves, all others are tagged, and arrays are raw buffers beside.
+"""Values as bytes and back: plain values stand for themselves, all others are tagged, and arrays are raw buffers.
 
+message   b"TWK3", the bytes of the head (8, little endian), the head, the buffers, each at a multiple of 16
+head      [tree, sizes of the buffers] as MessagePack
 tree      None, booleans, numbers, text, short bytes, lists, and dicts with text keys stand for themselves;
           every other value is {"": [tag, parts...]}
 
 Nothing is unpickled, imported, or called by a name in a message: the tags are those of `_READERS`, and the classes are
 those that this process has registered (`TypeNames`). A reader takes the buffers in their order, each once, so that no
-small message stands for a large value.
+small message stands for a large value. A large array is a view of its message, and keeps it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import struct
 import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from twinkle_http.arrays import array_parts, tensor_parts, to_array, to_parameter, to_tensor, torch_dtype
-from twinkle_http.errors import error_of_parts, parts_of_error
-from twinkle_http.messages import DEFAULTS, MessageReader, WireFormatError, WireTypeError, framed
+from twinkle_http.errors import WireFormatError, WireTypeError, error_of_parts, parts_of_error
 from twinkle_remote.errors import RemoteCallError
-from twinkle_remote.rows import is_named_tuple, travels_by_name
+from twinkle_remote.rows import TYPES, is_named_tuple, travels_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from twinkle_http.messages import Buffer, Limits, WireMessage
     from twinkle_remote.rows import TypeNames
 
     TagOf = Callable[[Any, Callable[[Any], Any]], list[Any] | None]
 
+DEPTH = 100
+MOST_HEAD_BYTES = 64 << 20
+_PREFIX = struct.Struct("<4sQ")
+_MAGIC = b"TWK3"
+_ALIGNED = 16
 _INLINE_BYTES = 1024
+_COPIED_BYTES = 1 << 20  # smaller buffers do not keep their message
 _ERROR_DEPTH = 15  # that each exception counts: causes of causes are cut off early
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers of MessagePack
+_ADVICE = (
+    "send plain values, arrays, tensors, a dataclass with twinkle.register_type(cls), or another class with "
+    "twinkle.register_type(cls, to_plain=..., from_plain=...)"
+)
 _SCALARS = frozenset({type(None), bool, float, str})
 _PLAIN = _SCALARS | {int, bytes}
 
 
+class WireMessage(NamedTuple):
+    """A message to send: its head, and views of the values' own memory."""
+
+    parts: Sequence[memoryview[int]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole message."""
+        return sum(part.nbytes for part in self.parts)
+
+    def chunks(self, size: int = 1 << 20) -> Iterator[memoryview]:
+        """The message in parts of at most `size` bytes; nothing is copied."""
+        for view in self.parts:
+            for start in range(0, view.nbytes, size):
+                yield view[start : start + size]
+
+    def to_bytes(self) -> bytes:
+        """The message as one value."""
+        return b"".join(self.parts)
+
+
+def framed(tree: Any, buffers: Sequence[memoryview] = (), *, what: str = "the value") -> WireMessage:
+    """The message of a tree (or of an envelope, a msgspec struct) and its buffers.
+
+    Raises:
+        WireTypeError: A text has lone surrogates.
+    """
+    try:
+        head = msgspec.msgpack.encode([tree, [view.nbytes for view in buffers]])
+    except UnicodeEncodeError as error:
+        raise WireTypeError(f"{what} holds text that is no Unicode, with lone surrogates: {error}") from None
+    parts = [memoryview(_PREFIX.pack(_MAGIC, len(head)) + head)]
+    size = parts[0].nbytes
+    for view in buffers:
+        parts += [memoryview(bytes(-size % _ALIGNED)), view]
+        size += -size % _ALIGNED + view.nbytes
+    return WireMessage(parts)
+
+
+def opened(data: bytes | bytearray) -> tuple[Any, Iterator[memoryview]]:
+    """The tree of a message, and its buffers.
+
+    Raises:
+        WireFormatError: The bytes are no message of this format, or its head is too large.
+    """
+    if len(data) < _PREFIX.size or bytes(data[:4]) != _MAGIC:
+        raise WireFormatError(f"this is no message of this version of twinkle: it does not begin with {_MAGIC!r}")
+    size = _PREFIX.unpack_from(data)[1]
+    if size > MOST_HEAD_BYTES:
+        raise WireFormatError(f"the head of a message has at most {MOST_HEAD_BYTES} bytes, not {size}")
+    view, end = memoryview(data), _PREFIX.size + size
+    try:
+        tree, sizes = msgspec.msgpack.decode(view[_PREFIX.size : end], type=tuple[Any, list[int]])
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
+        raise WireFormatError(f"the head of a message cannot be read: {error}") from None
+    if min(sizes, default=0) < 0 or end + sum(sizes) > len(data):
+        raise WireFormatError(f"the message is cut off after {len(data)} bytes")
+    return tree, _cut(view, end, sizes)
+
+
+def _cut(view: memoryview, at: int, sizes: Sequence[int]) -> Iterator[memoryview]:
+    for size in sizes:
+        at += -at % _ALIGNED
+        if at + size > view.nbytes:
+            raise WireFormatError(f"the message is cut off after {view.nbytes} bytes")
+        yield view[at : at + size] if size >= _COPIED_BYTES else memoryview(bytearray(view[at : at + size]))
+        at += size
+    if at != view.nbytes:
+        raise WireFormatError("there are bytes behind the end of the message")
+
+
 def encode(
-    value: Any, types: TypeNames, *, what: str = "the value", named: TagOf = lambda value, part: None
+    value: Any, types: TypeNames = TYPES, *, what: str = "the value", named: TagOf = lambda value, part: None
 ) -> WireMessage:
     """The message of a value; see `Writer`."""
     writer = Writer(types, named)
     return framed(writer.tree(value, what), writer.buffers, what=what)
 
 
-def encoded_error(error: BaseException, types: TypeNames, named: TagOf = lambda value, part: None) -> bytes:
+def encoded_error(error: BaseException, named: TagOf = lambda value, part: None) -> bytes:
     """An exception as a message: of another type with its text, if it does not travel."""
     try:
-        return encode(error, types, what="the error", named=named).to_bytes()
+        return encode(error, what="the error", named=named).to_bytes()
     except Exception:  # whatever its own attributes raise: who waits for the call is told all the same
-        text = f"{type(error).__qualname__}: {ascii(str(error))[1:-1]}"
-        return encode(RemoteCallError(text), types).to_bytes()
-
-
-def decode(
-    parts: Iterable[bytes | memoryview],
-    types: TypeNames,
-    *,
-    named: Callable[[list[Any]], Any] | None = None,
-    error_type: Callable[[str], type | None] = lambda name: None,
-    limits: Limits = DEFAULTS,
-    read_only: bool = False,
-) -> Any:
-    """The value of a message.
-
-    Args:
-        parts: The bytes of the message.
-        types: The classes that travel by name; others are refused.
-        named: Makes the value of a tag that the wire does not know, such as that of a lazy result, of the tag and its
-            parts; raises WireFormatError for others.
-        error_type: The class of an exception by its name; None for one that is not known here.
-        limits: What is accepted.
-        read_only: Arrays cannot be written to.
-
-    Raises:
-        WireFormatError: The bytes are no message, exceed a limit, or name what is not known here.
-    """
-    reader: MessageReader[Any] = MessageReader(limits)
-    for part in parts:
-        reader.feed(part)
-    root, buffers = reader.finish()
-    return value_of(root, buffers, types, named=named, error_type=error_type, limits=limits, read_only=read_only)
+        return encode(RemoteCallError(f"{type(error).__qualname__}: {ascii(str(error))[1:-1]}")).to_bytes()
 
 
 class Writer:
@@ -93,18 +146,12 @@ class Writer:
             is called with the value and with a function that makes the tree of a part.
     """
 
-    def __init__(self, types: TypeNames, named: TagOf = lambda value, part: None) -> None:
+    def __init__(self, types: TypeNames = TYPES, named: TagOf = lambda value, part: None) -> None:
         self.buffers: list[memoryview] = []
-        self._types = types
-        self._named = named
+        self._types, self._named = types, named
 
     def tree(self, value: Any, where: str, depth: int = 0) -> Any:
-        """The tree of a value.
-
-        Args:
-            value: Any value of the wire's types, at any depth.
-            where: Its name, for errors.
-            depth: Values around it.
+        """The tree of a value, whose name is `where` in errors, within `depth` others.
 
         Raises:
             WireTypeError: It holds a value of a type that cannot be sent; the message names the type and the place.
@@ -112,8 +159,8 @@ class Writer:
         kind = type(value)
         if kind in _SCALARS or (kind is int and _LEAST <= value <= _MOST):
             return value
-        if depth > DEFAULTS.depth:
-            raise WireTypeError(f"{where:.200} is more than {DEFAULTS.depth} values deep, or contains itself")
+        if depth > DEPTH:
+            raise WireTypeError(f"{where:.200} is more than {DEPTH} values deep, or contains itself")
         if kind is list:
             kinds = set(map(type, value))
             if kinds <= _SCALARS or (kinds == {int} and min(value) >= _LEAST and max(value) <= _MOST):
@@ -124,9 +171,7 @@ class Writer:
         if kind is bytes and len(value) <= _INLINE_BYTES:
             return value
         tagged = self._named(value, lambda part: self.tree(part, where, depth + 1))
-        if tagged is None:
-            tagged = self._array(value, where) or self._other(value, where, depth)
-        return {"": tagged}
+        return {"": tagged or self._array(value, where) or self._other(value, where, depth)}
 
     def _items(self, values: Iterable[Any], where: str, depth: int) -> list[Any]:
         return [self.tree(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(values)]
@@ -145,15 +190,16 @@ class Writer:
             return ["int", format(value, "x")]
         if kind is range or kind is slice:
             return [kind.__name__, self._items((value.start, value.stop, value.step), where, depth)]
-        plain = self._types.plain(kind)
-        if plain is not None:
+        if (plain := self._types.plain(kind)) is not None:
             return ["made", self._types.name(kind), self.tree(plain[0](value), where, depth + 1)]
         if isinstance(value, BaseException):
             parts = parts_of_error(value, lambda part: self._travels(part, depth))
             return ["error", *self._items(parts, where, depth + _ERROR_DEPTH)]
         if travels_by_name(kind):
             return self._by_name(value, where, depth)
-        raise WireTypeError(f"{where} is {_article(kind)}, which cannot be sent: {_advice(kind)}")
+        bases = (base for base in (dict, list, tuple, str, int, float, bytes, set, frozenset) if issubclass(kind, base))
+        advice = next((f"make it a plain {base.__name__}, {base.__name__}(x)" for base in bases), _ADVICE)
+        raise WireTypeError(f"{where} is {_article(kind)}, which cannot be sent: {advice}")
 
     def _travels(self, value: Any, depth: int) -> bool:
         """Whether a part of an exception can be sent."""
@@ -172,32 +218,29 @@ class Writer:
                 f"twinkle.register_type({kind.__name__}) on both sides"
             )
         if isinstance(value, enum.Enum):
-            if value.name in kind.__members__:
-                return ["enum", name, value.name]
-            return ["flag", name, self.tree(value.value, where, depth + 1)]
+            return ["enum", name, self.tree(value.value, where, depth + 1)]
         if is_named_tuple(kind):
             return ["named", name, self._items(value, where, depth)]
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        lost = set(getattr(value, "__dict__", ())) - {field.name for field in dataclasses.fields(value)}
-        lost = {key for key in lost if not isinstance(getattr(kind, key, None), cached_property)}
-        if lost:
-            what = ", ".join(sorted(lost))
+        fields = {field.name: field.init for field in dataclasses.fields(value)}
+        more = set(getattr(value, "__dict__", ())) - fields.keys()
+        if lost := sorted(key for key in more if not isinstance(getattr(kind, key, None), cached_property)):
+            what = ", ".join(lost)
             raise WireTypeError(f"{where} is {_article(kind)} with attributes that are no fields: {what} would be lost")
-        return ["data", name, {key: self.tree(getattr(value, key), f"{where}.{key}", depth + 1) for key in fields}]
+        sent = (key for key, init in fields.items() if init)
+        return ["data", name, {key: self.tree(getattr(value, key), f"{where}.{key}", depth + 1) for key in sent}]
 
     def _array(self, value: Any, where: str) -> list[Any] | None:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic):
-            return ["scalar", *array_parts(numpy.asarray(value), where)[0][:1], value.tobytes()]
+            return ["scalar", array_parts(numpy.asarray(value), where)[0][0], value.tobytes()]
         if numpy is not None and type(value) is numpy.ndarray:
-            parts, view = array_parts(value, where)
-            self.buffers.append(view)
-            return ["array", *parts]
-        if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
-            parts, view = tensor_parts(value, where)
-            self.buffers.append(view)
-            return ["tensor" if type(value) is torch.Tensor else "parameter", *parts]
-        return ["dtype", str(value)] if torch is not None and isinstance(value, torch.dtype) else None
+            tag, (parts, view) = "array", array_parts(value, where)
+        elif torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
+            tag, (parts, view) = type(value).__name__.lower(), tensor_parts(value, where)
+        else:
+            return ["dtype", str(value)] if torch is not None and isinstance(value, torch.dtype) else None
+        self.buffers.append(view)
+        return [tag, *parts]
 
 
 def _article(kind: type) -> str:
@@ -205,66 +248,58 @@ def _article(kind: type) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _advice(kind: type) -> str:
-    for base in (dict, list, tuple, str, int, float, bytes, set, frozenset):
-        if issubclass(kind, base):
-            return f"make it a plain {base.__name__}, {base.__name__}(x)"
-    return (
-        "send numbers, text, bytes, lists, dicts, arrays, tensors, a dataclass with twinkle.register_type(cls), or "
-        "another class with twinkle.register_type(cls, to_plain=..., from_plain=...)"
-    )
+def decode(data: bytes | bytearray, types: TypeNames = TYPES, **options: Any) -> Any:
+    """The value of a message; see `value_of`."""
+    return value_of(*opened(data), types, **options)
 
 
-def value_of(
-    root: Any,
-    buffers: list[Buffer],
-    types: TypeNames,
-    *,
-    named: Callable[[list[Any]], Any] | None = None,
-    error_type: Callable[[str], type | None] = lambda name: None,
-    limits: Limits = DEFAULTS,
-    read_only: bool = False,
-) -> Any:
-    """The value of a message that was read; see `decode`."""
-    reader = _Reader(buffers, types, named, error_type, limits.depth, read_only)
+def value_of(tree: Any, buffers: Iterator[memoryview], types: TypeNames = TYPES, **options: Any) -> Any:
+    """The value of a tree, which uses all of the buffers; the options are those of `TreeReader`.
+
+    Raises:
+        WireFormatError: The message exceeds a limit, or names what is not known here.
+    """
+    reader = TreeReader(buffers, types, **options)
     try:
-        value = reader.value(root, 0)
+        value = reader.value(tree, 0)
     except RecursionError:
         raise WireFormatError("the message is nested too deeply") from None
-    if reader.left():
+    if next(buffers, None) is not None:
         raise WireFormatError("the message has a buffer that no value uses")
     return value
 
 
-class _Reader:
-    """Makes the values of one tree."""
+class TreeReader:
+    """Makes the values of one tree.
+
+    Args:
+        buffers: The buffers of its message.
+        types: The classes that travel by name; others are refused.
+        named: Makes the value of a tag that the wire does not know, such as that of a lazy result, of the tag and its
+            parts; raises WireFormatError for others.
+        error_type: The class of an exception by its name; None for one that is not known here.
+        read_only: Arrays cannot be written to.
+    """
 
     def __init__(
         self,
-        buffers: list[Buffer],
+        buffers: Iterator[memoryview],
         types: TypeNames,
-        named: Callable[[list[Any]], Any] | None,
-        error_type: Callable[[str], type | None],
-        deepest: int,
-        read_only: bool,
+        *,
+        named: Callable[[list[Any]], Any] | None = None,
+        error_type: Callable[[str], type | None] = lambda name: None,
+        read_only: bool = False,
     ) -> None:
-        self._buffers = iter(buffers)
-        self._types = types
-        self._named, self._error_type = named, error_type
-        self._deepest = deepest
-        self._read_only = read_only
-
-    def left(self) -> bool:
-        """Whether a buffer was not used."""
-        return next(self._buffers, None) is not None
+        self._buffers, self._types = buffers, types
+        self._named, self.error_type, self._read_only = named, error_type, read_only
 
     def value(self, part: Any, depth: int) -> Any:
         """The value of a part of the tree."""
         kind = type(part)
         if kind in _PLAIN:
             return part
-        if depth > self._deepest:
-            raise WireFormatError(f"a message is at most {self._deepest} values deep here")
+        if depth > DEPTH:
+            raise WireFormatError(f"a message is at most {DEPTH} values deep here")
         if kind is list:
             return part if _PLAIN.issuperset(map(type, part)) else self.items(part, depth)
         if kind is not dict or not all(type(key) is str for key in part):
@@ -293,18 +328,17 @@ class _Reader:
         except WireFormatError:
             raise
         except Exception as error:  # also what the constructor of a class raises
-            raise WireFormatError(
-                f"a {tag!r:.40} does not hold what it should: {error}{_ADVICE.get(tag, '')}"
-            ) from error
+            advice = f"; if its constructor does not take its fields: {_ADVICE}" if tag == "data" else ""
+            raise WireFormatError(f"a {tag!r:.40} does not hold what it should: {error}{advice}") from error
 
-    def buffer(self) -> Buffer:
+    def buffer(self) -> memoryview:
         """The next buffer."""
         found = next(self._buffers, None)
         if found is None:
             raise WireFormatError("the message has fewer buffers than its values need")
         return found
 
-    def type(self, name: Any, is_one: Callable[[Any], bool]) -> Any:
+    def kind(self, name: Any, is_one: Callable[[Any], bool]) -> Any:
         """A class that this process has registered."""
         kind = self._types.find(name) if isinstance(name, str) else None
         if kind is None or not is_one(kind):
@@ -322,24 +356,13 @@ class _Reader:
 
     def fields(self, depth: int, name: Any, fields: Any) -> Any:
         """A dataclass, by its constructor: a message cannot skip the checks of a class."""
-        kind = self.type(name, dataclasses.is_dataclass)
+        kind = self.kind(name, dataclasses.is_dataclass)
         return kind(**{key: self.value(item, depth + 1) for key, item in fields.items()})
-
-    def error(self, depth: int, name: str, *parts: Any) -> BaseException:
-        """An exception."""
-        return error_of_parts(self._error_type(name), name, *self.items(list(parts), depth))
 
     def made(self, depth: int, name: Any, plain: Any) -> Any:
         """A value of a class with a plain form."""
-        how = self._types.plain(self.type(name, lambda kind: self._types.plain(kind) is not None))
-        assert how is not None
-        return how[1](self.value(plain, depth + 1))
-
-
-_ADVICE = {
-    "data": "; a class whose constructor does not take its fields travels by twinkle.register_type(cls, to_plain=..., "
-    "from_plain=...)"
-}
+        kind = self.kind(name, lambda kind: self._types.plain(kind) is not None)
+        return self._types.plain(kind)[1](self.value(plain, depth + 1))  # type: ignore[index]  # it was looked up
 
 
 def _is_enum(kind: Any) -> bool:
@@ -356,13 +379,12 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "int": lambda reader, depth, text: int(text, 16),
     "range": lambda reader, depth, ends: range(*reader.items(ends, depth)),
     "slice": lambda reader, depth, ends: slice(*reader.items(ends, depth)),
-    "enum": lambda reader, depth, name, member: reader.type(name, _is_enum)[member],
-    "flag": lambda reader, depth, name, value: reader.type(name, _is_enum)(reader.value(value, depth + 1)),
-    "named": lambda reader, depth, name, items: reader.type(name, is_named_tuple)._make(reader.items(items, depth)),
-    "data": _Reader.fields,
-    "made": _Reader.made,
-    "error": _Reader.error,
-    "array": _Reader.array,
+    "enum": lambda reader, depth, name, value: reader.kind(name, _is_enum)(reader.value(value, depth + 1)),
+    "named": lambda reader, depth, name, items: reader.kind(name, is_named_tuple)._make(reader.items(items, depth)),
+    "data": TreeReader.fields,
+    "made": TreeReader.made,
+    "error": lambda reader, depth, *parts: error_of_parts(reader.error_type, *reader.items(list(parts), depth)),
+    "array": TreeReader.array,
     "scalar": lambda reader, depth, dtype, data: to_array(dtype, [], data)[()],
     "tensor": lambda reader, depth, dtype, shape, grad: to_tensor(dtype, shape, reader.buffer()).requires_grad_(grad),
     "parameter": lambda reader, depth, dtype, shape, grad: to_parameter(to_tensor(dtype, shape, reader.buffer()), grad),

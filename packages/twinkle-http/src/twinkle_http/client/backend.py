@@ -6,33 +6,26 @@ names, which stay at the server until they are read; a call takes them as argume
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from twinkle_http.client.connection import Connection, refused
-from twinkle_http.client.poller import Poller
-from twinkle_http.client.results import ServedPayload, ServedReply, ServedStore
-from twinkle_http.client.tables import ArgumentPlans, as_wire
-from twinkle_http.messages import CALL_UPDATE, CallRequest, ResultRequest, WireFormatError, framed, unpacked
-from twinkle_http.types import loaded_component_type, loaded_error_type, register_annotated
-from twinkle_http.wire import Writer, decode, encode, value_of
-from twinkle_remote.backends.support import call_line, component_of, make_handle, ping
+from twinkle_http.client.connection import Connection, Poller
+from twinkle_http.client.results import ArgumentPlans, ServedPayload, ServedReply, ServedStore
+from twinkle_http.messages import CallRequest, CallUpdate, ResultRequest, unpacked
+from twinkle_http.types import register_annotated
+from twinkle_http.wire import Writer, decode, encode, framed
+from twinkle_remote.backends.support import call_line, component_of, ping
 from twinkle_remote.errors import AlreadyInitializedError, DispatchError, PlacementError, TwinkleError
-from twinkle_remote.protocol import Backend, Component, WorkerGroup, WorkerInfo
-from twinkle_remote.rows import TYPES, component_name
+from twinkle_remote.protocol import Backend, WorkerGroup, WorkerInfo
+from twinkle_remote.rows import component_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_http.messages import CallUpdate
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.protocol import Columns, InputReplies, Reply, Rows, Task
+    from twinkle_remote.protocol import InputReplies, Reply, Task
 
-_DROPPED_AT_ONCE = 1000
 _tools = count()
 
 
@@ -64,22 +57,19 @@ class ServedGroup(WorkerGroup):
         return tasks
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """None without a call."""
+        """None: a deadline is kept by the server, and its error has the stacks."""
         return {}
 
-    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
-        """Where the workers are that have not answered, as the server says it."""
-        return {one.rank: self._backend.ask("/stacks", one) or "" for one in replies}
-
-    def cancel(self, replies: Sequence[Reply]) -> None:
-        """Have the server cancel calls on event loops."""
+    def cancel(self, replies: Sequence[Reply], *, withdraw: bool = False) -> None:
+        """Have the server cancel calls on event loops; with `withdraw`, also where they have not begun."""
         for one in replies:
-            self._backend.ask("/cancel", one)
+            assert isinstance(one, ServedReply)
+            with contextlib.suppress(TwinkleError):  # a server that is gone runs nothing
+                self._backend.cancel(ResultRequest(one.payload.name, withdraw=withdraw))
 
     def withdraw(self, replies: Sequence[Reply]) -> None:
         """Have the server cancel calls, also where they have not begun."""
-        for one in replies:
-            self._backend.ask("/cancel", one, withdraw=True)
+        self.cancel(replies, withdraw=True)
 
 
 class HttpBackend(Backend):
@@ -93,9 +83,6 @@ class HttpBackend(Backend):
         tls: File with the certificates to trust; None for those of the system.
         insecure: Plain HTTP beyond this machine is accepted.
         patience: Seconds for which the client retries a lost connection.
-
-    Attributes:
-        address: As given.
     """
 
     def __init__(
@@ -111,22 +98,18 @@ class HttpBackend(Backend):
     ) -> None:
         self.address = address
         self._connection = Connection(address, token, tls=tls, insecure=insecure, patience=patience)
-        described = decode((self._connection.post("/open", encode({}, TYPES), patience=min(patience, 10.0)),), TYPES)
+        described = decode(self._connection.post("/open", encode({}), patience=min(patience, 10.0)))
         self._connection.client = described["client"]
         self._max_body: int = described["max_body"]
         self._any_group: bool = described["any_group"]
         self._groups = {name: ServedGroup(name, self) for name in described["groups"]}
-        self._dropped: deque[str] = deque()
-        self._classes: dict[str, type] = {}
-        self._reading: Any = {"named": self._made, "error_type": loaded_error_type, "read_only": True}
-        self.store = ServedStore(self._read, self._decoded)
-        self._closed = threading.Event()
+        self.store = ServedStore(self._connection)
         try:
             _check_groups(groups, described["groups"])
         except AlreadyInitializedError:
             self._connection.close()
             raise
-        self._poller = Poller(self._connection, described["lease"] / 3, self._take_dropped)
+        self._poller: Poller | None = Poller(self._connection, described["lease"] / 3, self.store.take_dropped)
 
     def group(self, name: str) -> ServedGroup:
         """A group of the server's session."""
@@ -143,21 +126,27 @@ class HttpBackend(Backend):
         Raises:
             TwinkleError: It cannot be sent, the server refuses it, or its session could not send it to its workers.
         """
-        kind: str = task.kind
-        target = task.target
+        kind, target, line = str(task.kind), task.target, call_line()
         if kind == "create":
             register_annotated(target)
-            name = component_name(target)
-            self._classes[name] = target
-            target = name
+            self.store.classes[component_name(target)] = target
+            target = component_name(target)
         elif kind == "function":
             kind, target = "ping", None
-        request = CallRequest(
-            kind, group, task.instance, target, list(task.args), dict(task.kwargs), call_line(), task.eager
-        )
-        return self._sent(request, task.name, ArgumentPlans(task, inputs))
+        request = CallRequest(kind, group, task.instance, target or "", line=line, eager=task.eager)
+        return self.send(request, task.name, task.args, task.kwargs, ArgumentPlans(task, inputs))
 
-    def _sent(self, request: CallRequest, what: str, lazies: ArgumentPlans | None = None) -> ServedReply:
+    def send(
+        self,
+        request: CallRequest,
+        what: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        lazies: ArgumentPlans | None = None,
+    ) -> ServedReply:
+        """Send a request with its arguments; returns when the server has begun it."""
+        if self._poller is None:
+            raise PlacementError(f"the session at {self.address} has ended")
         self._poller.check()
 
         def tag(value: Any, part: Callable[[Any], Any]) -> list[Any] | None:
@@ -166,139 +155,79 @@ class HttpBackend(Backend):
                 return ["handle", component.group, component.instance]
             return None if lazies is None else lazies.tag(value, part)
 
-        writer = Writer(TYPES, tag)
-        args = writer.tree(request.args, f"{what}['args']", 1)
-        kwargs = writer.tree(request.kwargs, f"{what}['kwargs']", 1)
+        writer = Writer(named=tag)
+        request.args = writer.tree(list(args), f"{what}['args']", 1)
+        request.kwargs = writer.tree(dict(kwargs), f"{what}['kwargs']", 1)
         number = self._connection.number()
         try:
-            floor, drop = self._connection.floor(), self._take_dropped()
-            trees = msgspec.structs.replace(request, args=args, kwargs=kwargs, floor=floor, drop=drop)
-            message = framed(trees, writer.buffers, what=what)
+            request.floor, request.drop = self._connection.floor(), self.store.take_dropped()
+            message = framed(request, writer.buffers, what=what)
             if message.nbytes > self._max_body:
-                self._dropped.extend(drop)
+                self.store.dropped.extend(request.drop)
                 raise DispatchError(
                     f"{what}: the arguments have {message.nbytes} bytes, and the server takes {self._max_body}; make "
                     "several calls, or serve(max_body=...)"
                 )
-            update = unpacked(self._connection.post("/call", message, number), CALL_UPDATE)
+            payload = ServedPayload(f"r{number}", self.store.dropped)
+            request_id, used = f"{self._connection.client[-8:]}-{number}", () if lazies is None else lazies.used
+            reply = ServedReply(payload, request_id, message.nbytes, used, self.store)
+            self._poller.expect(number, reply)
+            update = unpacked(self._connection.post("/call", message, number), CallUpdate)
+            if update.unsent and update.error is not None:
+                raise self.store.decoded(update.error)
+            self._poller.answered(update)
+            return reply
+        except BaseException:
+            self._poller.forget(number)
+            raise
         finally:
             self._connection.answered(number)
-        return self._begun(update, message.nbytes, () if lazies is None else lazies.used)
 
-    def _begun(self, update: CallUpdate, sent: int, used: Sequence[ServedPayload]) -> ServedReply:
-        """The reply of a call that the server has taken."""
-        if update.refused is not None:
-            given = update.refused
-            raise refused(given.type, f"{given.message} (request {given.request})", given.status, self.address)
-        if update.unsent is not None:
-            raise self._decoded(update.unsent)
-        payload = ServedPayload(update.name, self._dropped)
-        request = f"{self._connection.client[-8:]}-{update.name[1:]}"
-        reply = ServedReply(payload, request, sent, used, self._decoded)
-        if update.accepted:
-            self._poller.expect(reply)
-        else:
-            reply.take(update)
-        return reply
-
-    def ask(self, path: str, reply: Reply, *, withdraw: bool = False) -> Any:
-        """Ask the server something about a call; None if it does not answer."""
-        assert isinstance(reply, ServedReply)
-        request = framed(ResultRequest(reply.payload.name, withdraw=withdraw))
-        try:
-            data = self._connection.post(path, request, patience=5.0)
-            return decode((data,), TYPES) if data else None
-        except TwinkleError:
-            return None
+    def cancel(self, request: ResultRequest) -> None:
+        """Have the server cancel a call; raises TwinkleError where it does not answer."""
+        self._connection.post("/cancel", framed(request), patience=5.0)
 
     def tool(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ServedTool:
         """A tool next to the server's session."""
-        made = f"{name}-{next(_tools)}"
-        self._ask_tool(made, (name, *args), kwargs)
-        return ServedTool(made, self._ask_tool)
-
-    def _ask_tool(self, tool: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Send a request about a tool, and wait for the answer."""
-        request = CallRequest("tool", target=tool, args=list(args), kwargs=dict(kwargs), line=call_line(), eager=True)
-        reply = self._sent(request, str(args[0]))
-        outcome = reply.result()
-        if outcome.failure is None:
-            return self.store.get(outcome.payload)[0]
-        error = outcome.failure.exception()
-        raise TwinkleError(outcome.failure.message) if error is None else error
-
-    def _read(self, name: str, rows: Rows | None, columns: Columns | None, timeout: float | None) -> tuple[Any, int]:
-        writer = Writer(TYPES)
-        given = [None if rows is None else as_wire(rows), None if columns is None else list(columns)]
-        trees = [writer.tree(one, "what is read", 1) for one in given]
-        message = framed(ResultRequest(name, *trees), writer.buffers)
-        root, buffers, size = self._connection.read("/read", message, timeout)
-        value = value_of(root, buffers, TYPES, **self._reading)
-        if isinstance(value, dict) and value.keys() == {"error"} and isinstance(value["error"], bytes):
-            raise self._decoded(value["error"])
-        return value, size
-
-    def _decoded(self, data: bytes) -> Any:
-        return decode([data], TYPES, **self._reading)
-
-    def _made(self, node: list[Any]) -> Any:
-        """A handle."""
-        if node[0] != "handle" or len(node) != 4:
-            raise WireFormatError(f"a node {node[0]!r:.40} is not known")
-        _, name, group, instance = node
-        cls = self._classes.get(name) or loaded_component_type(name)
-        if cls is None:
-            raise WireFormatError(f"the class {name!r:.120} of a handle is not loaded here: import it first")
-        return make_handle(cls, Component(group, instance, cls.__name__, (0,), None))
-
-    def _take_dropped(self) -> list[str]:
-        return [self._dropped.popleft() for _ in range(min(_DROPPED_AT_ONCE, len(self._dropped)))]
+        made = ServedTool(f"{name}-{next(_tools)}", self)
+        made.call(name, *args, **kwargs)
+        return made
 
     def close(self) -> None:
         """Release everything that this client holds on the server."""
-        if not self._closed.is_set():
-            self._closed.set()
+        if self._poller is not None:
             self._poller.end()
+            self._poller = None
             self._connection.close()
 
 
 class ServedTool:
-    """A tool at the server.
+    """A tool at the server, by the name that this client gave it."""
 
-    Args:
-        name: Its id there.
-        ask: Sends a request about it and waits for the answer.
-    """
+    def __init__(self, name: str, backend: HttpBackend) -> None:
+        self._name, self._backend = name, backend
 
-    def __init__(self, name: str, ask: Callable[[str, tuple[Any, ...], Mapping[str, Any]], Any]) -> None:
-        self._name, self._ask = name, ask
-
-    def call(self, method: str, *args: Any) -> Any:
-        """Do something, and wait for its end."""
-        return self._ask(self._name, (method, *args), {})
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Do something, and wait for its end; the first call makes the tool."""
+        request = CallRequest("tool", target=self._name, line=call_line(), eager=True)
+        outcome = self._backend.send(request, method, (method, *args), kwargs).result()
+        if outcome.failure is None:
+            return self._backend.store.get(outcome.payload)[0]
+        raise outcome.failure.exception() or TwinkleError(outcome.failure.message)
 
     def close(self) -> None:
         """Release what it holds."""
-        self._ask(self._name, ("close",), {})
+        self.call("close")
 
 
-def _check_groups(wanted: Sequence[DeviceGroup], described: Mapping[str, Sequence[Any]]) -> None:
-    """Check that the groups of the program are the server's.
-
-    Raises:
-        AlreadyInitializedError: They differ; the message shows how.
-    """
-    fields = ("ranks", "device_type", "visible_devices", "gpus_per_worker", "nodes")
+def _check_groups(wanted: Sequence[DeviceGroup], described: Mapping[str, int]) -> None:
+    """Raise AlreadyInitializedError where the groups of the program are not the server's."""
     for group in wanted:
-        if group.name not in described:
+        there = described.get(group.name)
+        if there is None:
             known = ", ".join(described) or "none"
             raise AlreadyInitializedError(f"the server has no group {group.name!r}; it has {known}")
-        here = {field: _plain(getattr(group, field)) for field in fields}
-        there = dict(zip(fields, map(_plain, described[group.name]), strict=True))
-        if changed := [field for field in fields if here[field] != there[field]]:
-            listing = "; ".join(f"{field}: {there[field]!r} there, {here[field]!r} here" for field in changed)
-            raise AlreadyInitializedError(f"group {group.name!r} is another one at the server ({listing})")
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list | tuple | range) else value
+        if there != group.num_workers:
+            raise AlreadyInitializedError(
+                f"group {group.name!r} is another one at the server: {there} workers there, {group.num_workers} here"
+            )

@@ -1,27 +1,46 @@
-"""Results at the server, as the client has them: the pending answer of a call, its value by name, and rows of it."""
+"""Results at the server, as the client has them: the pending answer of a call, its value by name, and rows of it.
+
+A call takes lazy arguments as plans over names, so that no row passes the client.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from twinkle_http.errors import failure_of
-from twinkle_remote.protocol import Outcome, Reply
+from twinkle_http.errors import WireFormatError, failure_of
+from twinkle_http.messages import ResultRequest
+from twinkle_http.types import loaded_component_type, loaded_error_type
+from twinkle_http.wire import Writer, decode, framed
+from twinkle_remote.backends.support import (
+    Combined,
+    Concat,
+    Input,
+    Join,
+    LazySlot,
+    Select,
+    StoredRows,
+    Take,
+    make_handle,
+)
+from twinkle_remote.protocol import Component, Outcome, Replicated, Reply
 from twinkle_remote.rows import picked
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Sequence
 
+    from twinkle_http.client.connection import Connection
     from twinkle_http.messages import CallUpdate
-    from twinkle_remote.protocol import Columns, Rows
+    from twinkle_remote.backends.support import Node
+    from twinkle_remote.protocol import Columns, InputReplies, Rows, Task
+
+_DROPPED_AT_ONCE = 1000
+_LONGEST_READ_SECONDS = 600.0  # of a value that has to be collected first
 
 
 class ServedPayload:
-    """A result at the server, which is kept there as long as this is.
-
-    Args:
-        name: Its name.
-        dropped: Takes the name when nothing here uses it.
+    """The name of a result at the server, which is kept there as long as this is.
 
     Attributes:
         value: The encoded value, if it came with the end of its call.
@@ -43,36 +62,26 @@ class ServedReply(Reply):
     Args:
         payload: The result.
         request: Id of the request, as the server's log has it.
-        sent: Bytes that were sent.
+        sent: Bytes that are sent.
         inputs: The results among the arguments, which are kept until the call has ended.
-        decode: Makes the exception of an update's bytes.
+        store: Makes the exception of an update's bytes.
     """
 
     def __init__(
-        self,
-        payload: ServedPayload,
-        request: str,
-        sent: int,
-        inputs: Sequence[ServedPayload],
-        decode: Callable[[bytes], Any],
+        self, payload: ServedPayload, request: str, sent: int, inputs: Sequence[ServedPayload], store: ServedStore
     ) -> None:
         super().__init__(0, sent)
-        self.payload = payload
-        self._request, self._inputs, self._decode = request, inputs, decode
+        self.payload, self._request, self._inputs, self._store = payload, request, inputs, store
 
     def take(self, update: CallUpdate) -> None:
         """Take the end of the call."""
-        if update.error is not None or update.unsent is not None:
-            self.lose(self._decode(update.error or update.unsent or b""), upstream=update.upstream)
+        if update.error is not None:
+            self.lose(self._store.decoded(update.error), upstream=update.upstream)
             return
         self.payload.value = update.value
-        outcome = Outcome(0, payload=self.payload, ended=update.ended)
-        known = update.figures
-        if known is not None:
-            outcome.rows, outcome.is_list, outcome.produced = known.rows, known.is_list, known.produced
-            outcome.started, outcome.seconds = known.started, known.seconds
-            outcome.columns = None if known.columns is None else tuple(known.columns)
-        self._end(outcome)
+        columns = update.outcome.get("columns")
+        known = {**update.outcome, "columns": None if columns is None else tuple(columns)}
+        self._end(Outcome(0, payload=self.payload, **known))
 
     def lose(self, error: BaseException, *, upstream: bool = False) -> None:
         """Fail: by an error of the server, or because its session is lost."""
@@ -86,17 +95,19 @@ class ServedReply(Reply):
 class ServedStore:
     """Reads results from the server.
 
-    Args:
-        read: Reads a result by its name, or some rows and columns of it; returns the value and its bytes.
-        decode: Makes the value of a message's bytes.
+    Attributes:
+        classes: The remote classes that this client builds, by the server's names.
+        dropped: Names of results that nothing here uses any more.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str, Rows | None, Columns | None, float | None], tuple[Any, int]],
-        decode: Callable[[bytes], Any],
-    ) -> None:
-        self._read, self._decode = read, decode
+    def __init__(self, connection: Connection) -> None:
+        self.classes: dict[str, type] = {}
+        self.dropped: deque[str] = deque()
+        self._connection = connection
+
+    def take_dropped(self) -> list[str]:
+        """Some of the dropped names, for the next request."""
+        return [self.dropped.popleft() for _ in range(min(_DROPPED_AT_ONCE, len(self.dropped)))]
 
     def put(self, value: object) -> None:
         """Store no value: it travels with the call."""
@@ -109,8 +120,17 @@ class ServedStore:
         if not isinstance(ref, ServedPayload):  # a plain value in a table
             return picked(ref, rows, columns), 0
         if ref.value is not None and rows is None and columns is None:
-            return self._decode(ref.value), len(ref.value)
-        return self._read(ref.name, rows, columns, timeout)
+            return self.decoded(ref.value), len(ref.value)
+        writer = Writer()
+        given = [None if rows is None else _as_wire(rows), None if columns is None else list(columns)]
+        trees = [writer.tree(one, "what is read", 1) for one in given]
+        message = framed(ResultRequest(ref.name, *trees), writer.buffers)
+        limit = math.inf if timeout is None else timeout
+        data = self._connection.post("/read", message, timeout=limit, silence=_LONGEST_READ_SECONDS)
+        value = self.decoded(data)
+        if isinstance(value, dict) and value.keys() == {"error"} and isinstance(value["error"], bytes):
+            raise self.decoded(value["error"])
+        return value, len(data)
 
     def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
         """The value itself."""
@@ -119,3 +139,97 @@ class ServedStore:
     def outlives_worker(self, payload: object) -> bool:
         """Whether the payload can be read when its worker has ended: not, its worker is the server."""
         return False
+
+    def decoded(self, data: bytes | bytearray) -> Any:
+        """The value of a message's bytes; its arrays cannot be written to, because others may have it, too."""
+        return decode(data, named=self._handle, error_type=loaded_error_type, read_only=True)
+
+    def _handle(self, node: list[Any]) -> Any:
+        match node:
+            case ["handle", str(name), str(group), str(instance)]:
+                cls = self.classes.get(name) or loaded_component_type(name)
+                if cls is None:
+                    raise WireFormatError(f"the class {name!r:.120} of a handle is not loaded here: import it first")
+                return make_handle(cls, Component(group, instance, cls.__name__, (0,), None))
+        raise WireFormatError(f"a node {node[0]!r:.40} is not known")
+
+
+class ArgumentPlans:
+    """The lazy arguments of one task.
+
+    Args:
+        task: The task.
+        inputs: The replies that it waits for, and the plan of its arguments; empty if their calls are done.
+
+    Attributes:
+        used: The results that were named.
+    """
+
+    def __init__(self, task: Task, inputs: InputReplies) -> None:
+        self.used: list[ServedPayload] = []
+        self._task, self._inputs = task, inputs
+
+    def tag(self, value: Any, part: Callable[[Any], Any]) -> list[Any] | None:
+        """The tag of a lazy argument, or of one that is marked to go whole, on the wire; None for other values."""
+        if isinstance(value, Replicated):
+            return ["whole", part(value.value)]
+        if isinstance(value, ServedPayload):
+            self.used.append(value)
+            return ["lazy", value.name]
+        if not isinstance(value, LazySlot):
+            return None
+        plan = self._plan(self._node(value.index))
+        return self.tag(plan[1], part) if isinstance(plan[1], ServedPayload) else ["table", part(plan)]
+
+    def _node(self, index: int) -> Node:
+        """The table of a lazy argument.
+
+        Raises:
+            DispatchError: A row is not there, or the columns do not fit each other.
+        """
+        task, plan = self._task, self._inputs.plan
+        if task.reads is not None:
+            reading = task.reads.values[index]
+            if reading.refusal is not None:
+                kind, text = reading.refusal
+                raise kind(text)
+            assert reading.node is not None, "a table is kept for several tasks only"
+            return reading.node
+        assert plan is not None
+        return plan.arguments[plan.of_share[task.place][index]].node
+
+    def _plan(self, node: Node) -> list[Any]:
+        """A table as words with their arguments."""
+        match node:
+            case StoredRows():
+                return _of_rows(["value", self._payload(node.payload)], node.rows)
+            case Combined():  # of the one worker
+                return self._plan(node.of[0])
+            case Concat():
+                parts = [self._plan(one) for one in node.of]
+                return _of_rows(parts[0] if len(parts) == 1 else ["concat", parts], node.order)
+            case Join():
+                parts = [self._plan(one) for one in node.of]
+                return parts[0] if len(parts) == 1 else ["join", parts]
+            case Select():
+                return ["select", self._plan(node.of), list(node.names)]
+        assert isinstance(node, Take), node
+        return _of_rows(self._plan(node.of), node.rows)
+
+    def _payload(self, payload: object) -> object:
+        if not isinstance(payload, Input):
+            return payload
+        reply = self._inputs.replies[payload.index]
+        assert isinstance(reply, ServedReply), "a reply of another backend"
+        return reply.payload
+
+
+def _of_rows(plan: list[Any], rows: Rows | slice | None) -> list[Any]:
+    return plan if rows is None else ["take", plan, _as_wire(rows)]
+
+
+def _as_wire(rows: Rows | slice) -> slice | list[int]:
+    """Numbers of rows as the server takes them."""
+    if isinstance(rows, range) and rows.step == 1:
+        return slice(rows.start, rows.stop)
+    return rows if isinstance(rows, slice) else list(rows)

@@ -7,17 +7,15 @@ value, and keeps its deadline, as for its own program.
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from twinkle_http.errors import own_error_type
-from twinkle_http.messages import CallUpdate, Refusal, WireFormatError
-from twinkle_http.server.components import Components, placement
-from twinkle_http.server.ends import READ_SECONDS, Ends, ServedCall
-from twinkle_http.server.gate import RefusedError
-from twinkle_http.server.tools import InstalledTools
-from twinkle_http.server.turn import in_own_thread
+from twinkle_http.errors import WireFormatError, own_error_type, refused
+from twinkle_http.gate import RefusedError
+from twinkle_http.messages import CallUpdate
+from twinkle_http.server.components import placement
+from twinkle_http.server.ends import READ_SECONDS, Ends, ServedCall, in_own_thread
 from twinkle_http.wire import encode, value_of
 from twinkle_remote import Replicate, concat, join, select, take
 from twinkle_remote.backends.serving import (
@@ -28,98 +26,86 @@ from twinkle_remote.backends.serving import (
     start,
 )
 from twinkle_remote.backends.support import Lazy
-from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
+from twinkle_remote.errors import BackendError, NotInitializedError, PlacementError, TwinkleError
 from twinkle_remote.protocol import component_of
-from twinkle_remote.rows import TYPES, selected_where_there
+from twinkle_remote.rows import selected_where_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from twinkle_http.messages import Buffer, CallRequest, Limits, ResultRequest, WireMessage
+    from twinkle_http.messages import CallRequest, ResultRequest
     from twinkle_http.server.clients import RemoteClient
-    from twinkle_http.server.components import ServedClasses
-    from twinkle_http.server.gate import AccessLog, Body
+    from twinkle_http.server.components import Components
+    from twinkle_http.server.ends import Ended
+    from twinkle_http.wire import WireMessage
     from twinkle_remote.backends.serving import ServedSession
     from twinkle_remote.protocol import Call
 
-    Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-    Ended = Callable[[BaseException | None], None]
+    Arguments = tuple[list[Any], dict[str, Any]]
 
-_log = logging.getLogger("twinkle.http")
 _LONGEST_LINE = 300
 _STEPS = {"iterate": "__iter__", "next": "__next__"}
+_log = logging.getLogger("twinkle.http")
 
 
 class Calls:
-    """Makes calls in the session of this process.
+    """Makes calls in the session of this process."""
 
-    Args:
-        session: The session.
-        classes: The served classes.
-        limits: Bounds of a message.
-        access_log: Takes a line for each call.
+    def __init__(self, session: ServedSession, components: Components) -> None:
+        self.ends = Ends(session, components)
+        self._session, self._components = session, components
 
-    Attributes:
-        components: The components of all tenants.
-        ends: Watches the calls.
-    """
-
-    def __init__(self, session: ServedSession, classes: ServedClasses, limits: Limits, access_log: AccessLog) -> None:
-        self.components = Components(classes.live)
-        self.ends = Ends(session, self.components)
-        self._working: set[str] = set()
-        self._session, self._classes, self._limits, self._access_log = session, classes, limits, access_log
-        self._tools = InstalledTools()
-
-    def make(self, client: RemoteClient, number: int, body: Body[CallRequest]) -> None:
+    def make(self, client: RemoteClient, number: int, request: CallRequest, buffers: Iterator[memoryview]) -> None:
         """Make a call, in the client's thread; one that cannot be made is its update."""
-        name, request_id, request = f"r{number}", f"{client.name[-8:]}-{number}", body.root
-        line = f"{request.line!s:.{_LONGEST_LINE}}, request {request_id}"
-        update = CallUpdate(name, accepted=True)
+        request_id = f"{client.name[-8:]}-{number}"
+        line = f"{request.line:.{_LONGEST_LINE}}, request {request_id}"
+        update = CallUpdate(number, accepted=True)
         try:
             client.use.check("calls", "results")
-            arguments = self._arguments(client, request, body.buffers)
+            arguments = self._arguments(client, request, buffers)
             with called_from(line):
                 self._begin(client, number, request, line, arguments)
-        except (RefusedError, WireFormatError) as error:
-            update = CallUpdate(name, refused=_refusal(error, request_id))
         except BaseException as error:  # it is the caller's, and this thread makes the next call
-            update = CallUpdate(name, unsent=self.components.error(client.tenant, error))
+            if isinstance(error, RefusedError | WireFormatError):
+                error = refused(getattr(error, "kind", "Malformed"), f"{error} (request {request_id})")
+            update = CallUpdate(number, unsent=True, error=self._components.error(client.tenant, error))
         if not (update.accepted and request.eager):
-            client.publish(number, update)
+            client.publish(update)
 
-    def _arguments(self, client: RemoteClient, request: CallRequest, buffers: list[Buffer]) -> Arguments:
+    def _arguments(self, client: RemoteClient, request: CallRequest, buffers: Iterator[memoryview]) -> Arguments:
         """The arguments of a request: its marks, handles and results are those of this process."""
-        made = {"lazy": lambda name: client.result(name).lazy, "table": _table, "whole": Replicate}
 
         def named(node: list[Any]) -> Any:
-            if node[0] in made and len(node) == 2:
-                return made[node[0]](node[1])
-            if node[0] == "handle" and len(node) == 3:
-                return self.components.find(client.tenant, node[1], node[2]).value
+            match node:
+                case ["lazy", name]:
+                    return client.result(name).lazy
+                case ["whole", value]:
+                    return Replicate(value)
+                case ["table", plan]:
+                    return _table(plan)
+                case ["handle", str(group), str(instance)]:
+                    return self._components.find(client.tenant, group, instance).value
             raise WireFormatError(f"a node {node[0]!r:.40} is not known")
 
-        roots = [request.args, request.kwargs]
-        options: Any = {"named": named, "error_type": own_error_type, "limits": self._limits}
-        args, kwargs = value_of(roots, buffers, TYPES, **options)
+        args, kwargs = value_of([request.args, request.kwargs], buffers, named=named, error_type=own_error_type)
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise WireFormatError("args are a list, and kwargs a dict")
-        return tuple(args), kwargs
+        return args, kwargs
 
     def _begin(self, client: RemoteClient, number: int, request: CallRequest, line: str, arguments: Arguments) -> None:
         """Start a call, or work of the server's own."""
         request_id = line.rpartition(" ")[2]
         work = self._work(client, request, arguments)
-        if work is None:
-            call, itself = self._call(client, request, line, arguments)
-            pending = start(call, held=call.kind != "next", prefetched=call.kind == "next")
-            ended = self._at_end(client, pending.name, request_id)
-            self.ends.watch(ServedCall(number, client, pending, itself, ended))
+        if work is not None:
+            ended = self.ends.begun(work[0], client.tenant, client.use, request_id)
+            in_own_thread(partial(self._run, client, number, line, work[1], ended))
             return
-        label, run = work
-        ended = self._at_end(client, label, request_id)
-        self._working.add(request_id)
-        in_own_thread(partial(self._run, client, number, line, run, ended), "twinkle-http-work")
+        call, itself = self._call(client, request, line, arguments)
+        pending = start(call, held=call.kind != "next", prefetched=call.kind == "next")
+        ended = self.ends.begun(pending.name, client.tenant, client.use, request_id)
+        one = ServedCall(number, client, pending, itself, ended)
+        client.keep(one)
+        self.ends.watch(one)
 
     def _call(self, client: RemoteClient, request: CallRequest, line: str, arguments: Arguments) -> tuple[Call, Any]:
         """The call that a request asks for, and its component.
@@ -129,57 +115,51 @@ class Calls:
             NotInitializedError: The session that built the component has ended.
             TypeError: The arguments do not fit the function.
         """
-        served = self.components.find(client.tenant, request.group, request.instance)
+        served = self._components.find(client.tenant, request.group, request.instance)
         component = component_of(served.value)
         if component is None:
             raise NotInitializedError("this component is gone: the session that built it has ended")
         if request.kind == "ping":
             return presence(component, component.ranks, line), served.value
-        name = _STEPS.get(str(request.kind), str(request.target))
+        name = _STEPS.get(request.kind, request.target)
         function = remote_function(served.cls, name)
         if function is None or function.kind != request.kind:
             raise RefusedError(403, f"{name[:80]!a} is no remote function of {served.cls.__name__}", "NotServed")
-        given = arguments if function.kind == "method" else ()
-        return function.call(component, line, *given), served.value
+        args, kwargs = arguments if function.kind == "method" else ([], {})
+        return function.call(component, line, tuple(args), kwargs), served.value
 
     def _work(
         self, client: RemoteClient, request: CallRequest, arguments: Arguments
     ) -> tuple[str, Callable[[], object]] | None:
         """The name of the work that a request asks for, and the work; None for a call."""
-        group, instance = str(request.group), str(request.instance)
+        key = client.tenant, request.group, request.instance
         if request.kind == "create":
             return self._create(client, request, arguments)
         if request.kind == "drop":
-            cls = self.components.find(client.tenant, group, instance).cls
-            return f"{cls.__name__}.release", partial(self._release, client, [(group, instance)])
+            cls = self._components.find(*key).cls
+            return f"{cls.__name__}.release", partial(self._release, client, [key[1:]])
         if request.kind == "tool":
-            return "tool", self._tools.call(client, str(request.target), *arguments)
+            return "tool", self._tool(client, request.target, *arguments)
         if request.kind not in ("method", "iterate", "next", "ping"):
-            raise RefusedError(403, f"{str(request.kind)[:20]!a} is no kind of call here", "NotServed")
+            raise RefusedError(403, f"{request.kind[:20]!a} is no kind of call here", "NotServed")
         return None
 
     def _create(
         self, client: RemoteClient, request: CallRequest, arguments: Arguments
     ) -> tuple[str, Callable[[], object]]:
-        cls: Any = self._classes.find(str(request.target))
+        cls: Any = self._components.served_class(request.target)
         client.use.check("components")
-        key = client.tenant, str(request.group), str(request.instance)
-        if key[1:] in self.components.live:
-            live = self.components.live[key[1:]]
+        key = client.tenant, request.group, request.instance
+        if (live := self._components.live.get(key[1:])) is not None:
             if live.cls is not cls:
                 raise PlacementError(f"instance_id={key[2]!r} on group {key[1]!r} is a {live.cls.__name__}")
             return f"{cls.__name__}.__init__", lambda: None
-        place = placement(cls, arguments[1], key[1])
-        self.components.reserve(*key)
+        args, kwargs = arguments
+        place = placement(cls, kwargs, key[1])
+        self._components.reserve(key)
 
         def build() -> None:
-            made = None
-            try:
-                made = cls(*arguments[0], **place)
-                if component_of(made) is None:
-                    raise NotInitializedError(f"{cls.__name__} was built, but is no component of this session")
-            finally:
-                self.components.settle(key, cls, made)
+            self._components.build(key, cls, partial(cls, *args, **place))
             client.components.add(key[1:])
             client.use.add("components")
             if client.is_gone:
@@ -187,83 +167,88 @@ class Calls:
 
         return f"{cls.__name__}.__init__", build
 
+    def _tool(self, client: RemoteClient, tool: str, args: list[Any], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """The work that a request about a tool asks for: to make it, call it, or close it.
+
+        Raises:
+            RefusedError: Its token has too many tools.
+            BackendError: It is not installed: a name that a client sends is looked up here and nowhere else.
+        """
+        name, *given = args or [""]
+        made = client.tools.get(tool)
+        if made is not None and name == "close":
+            client.use.add("tools", -1)
+            return client.tools.pop(tool).close
+        if made is not None:
+            return lambda: made.call(str(name), *given)
+        client.use.check("tools")
+        found = {entry.name: entry for entry in entry_points(group="twinkle.session_tools")}
+        if str(name) not in found:
+            raise BackendError(f"the server has no tool {str(name)[:80]!a}; it has {', '.join(found) or 'none'}")
+
+        def make() -> None:
+            client.tools[tool] = found[name].load()(*given, **kwargs)
+            client.use.add("tools")
+
+        return make
+
     def _run(self, client: RemoteClient, number: int, line: str, work: Callable[[], object], ended: Ended) -> None:
         """Do some work, in a thread of its own."""
-        name, failed = f"r{number}", None
+        failed = None
         try:
             with called_from(line):
                 made = work()
-            update = CallUpdate(name, value=self.components.encoded(client.tenant, made, "the answer").to_bytes())
+            value = self._components.encoded(client.tenant, made, "the answer").to_bytes()
+            update = CallUpdate(number, value=value)
         except BaseException as error:  # it is the caller's
-            update, failed = CallUpdate(name, error=self.components.error(client.tenant, error)), error
+            update, failed = CallUpdate(number, error=self._components.error(client.tenant, error)), error
         ended(failed)
-        self._working.discard(line.rpartition(" ")[2])
-        client.publish(number, update)
+        client.publish(update)
 
-    def _at_end(self, client: RemoteClient, label: str, request_id: str) -> Ended:
-        """Counts and logs a call at its end."""
-        began = time.monotonic()
-        client.use.add("calls")
-
-        def tell(error: BaseException | None) -> None:
-            client.use.add("calls", -1)
-            failures = getattr(error, "failures", ())
-            kind = "" if error is None else failures[0].type_name if failures else type(error).__name__
-            self._access_log.called(label, client.tenant, request_id, time.monotonic() - began, kind)
-
-        return tell
-
-    def in_flight(self) -> int:
-        """The number of calls, and of work of the server's own, that are not done."""
-        return len(self.ends.in_flight) + len(self._working)
-
-    def read(self, client: RemoteClient, body: Body[ResultRequest]) -> WireMessage:
+    def read(self, client: RemoteClient, request: ResultRequest, buffers: Iterator[memoryview]) -> WireMessage:
         """The value of a result, or some rows and columns of it, or its error, encoded; waits for it."""
-        request = body.root
         one = client.result(request.name)
-        rows, columns = value_of([request.rows, request.columns], body.buffers, TYPES, limits=self._limits)
+        rows, columns = value_of([request.rows, request.columns], buffers)
         if not isinstance(rows, list | slice | None) or not isinstance(columns, list | None):
             raise WireFormatError("rows are a list or a slice, and columns a list")
         try:
             value = one.value() if rows is None else take(one.lazy, rows)
             value = value.result(READ_SECONDS) if isinstance(value, Lazy) else value
             value = value if columns is None else selected_where_there(value, tuple(columns))
-            return self.components.encoded(client.tenant, value, f"the result of {one.pending.name}")
+            return self._components.encoded(client.tenant, value, f"the result of {one.pending.name}")
         except Exception as error:  # it is the caller's
-            return encode({"error": self.components.error(client.tenant, error)}, TYPES)
+            return encode({"error": self._components.error(client.tenant, error)})
 
-    def cancel(self, client: RemoteClient, body: Body[ResultRequest]) -> None:
+    def cancel(self, client: RemoteClient, request: ResultRequest, _: object) -> None:
         """Cancel a call."""
-        pending = client.result(body.root.name).pending
-        (pending.withdraw if body.root.withdraw else pending.cancel)()
-
-    def stacks(self, client: RemoteClient, body: Body[ResultRequest]) -> WireMessage:
-        """The places of the workers that have not answered, as text."""
-        pending = client.result(body.root.name).pending
-        stacks = pending.group.stacks_of(pending.pending())
-        return encode("\n".join(f"rank {rank}:\n{text.rstrip()}" for rank, text in stacks.items()), TYPES)
+        pending = client.result(request.name).pending
+        (pending.withdraw if request.withdraw else pending.cancel)()
 
     def close(self, client: RemoteClient) -> None:
         """Release all that a client holds; takes as long as its components take."""
         client.turn.put(partial(self._cancel_all, client))  # behind the calls that it sent before
         client.turn.end()
         client.drop(list(client.results))
-        try:
-            self._tools.close(client)
-            self._release(client, list(client.components))
-        except TwinkleError as error:
-            _log.warning("what a client held that is gone was not released: %s", ascii(str(error)[:300]))
+        closing = [tool.close for tool in client.tools.values()]
+        client.tools.clear()
+        client.use.add("tools", -len(closing))
+        works: list[Callable[[], None]] = [*closing, partial(self._release, client, list(client.components))]
+        for work in works:
+            try:
+                work()
+            except TwinkleError as error:
+                _log.warning("what a client held that is gone was not released: %s", ascii(str(error)[:300]))
 
     def _cancel_all(self, client: RemoteClient) -> None:
         for one in self.ends.of(client):
             one.pending.cancel()
 
-    def _release(self, client: RemoteClient, keys: Sequence[tuple[str, str]]) -> None:
+    def _release(self, client: RemoteClient, places: Sequence[tuple[str, str]]) -> None:
         """Release components of a client; raises the first error."""
         values = []
-        for key in keys:
-            client.components.discard(key)
-            served = self.components.remove(client.tenant, *key)
+        for place in places:
+            client.components.discard(place)
+            served = self._components.remove((client.tenant, *place))
             if served is not None:
                 client.use.add("components", -1)
                 values.append(served.value)
@@ -278,21 +263,15 @@ def _table(plan: object) -> Any:
         WireFormatError: It is no plan.
         DispatchError: A row, or a column, is not there; if rows are counted later, the reader raises it.
     """
-    if isinstance(plan, list) and len(plan) > 1 and isinstance(plan[0], str):
-        word, of, *given = plan
-        if word == "value" and not given:
+    match plan:
+        case ["value", of]:
             return of
-        if word in ("concat", "join") and not given and isinstance(of, list) and of:
-            parts = [_table(part) for part in of]
-            return concat(parts) if word == "concat" else join(*parts)
-        if word == "take" and len(given) == 1 and isinstance(given[0], list | slice):
-            return take(_table(of), given[0])
-        if word == "select" and len(given) == 1 and isinstance(given[0], list) and given[0]:
-            return select(_table(of), *given[0])
+        case ["concat", [_, *_] as of]:
+            return concat([_table(part) for part in of])
+        case ["join", [_, *_] as of]:
+            return join(*[_table(part) for part in of])
+        case ["take", of, list() | slice() as rows]:
+            return take(_table(of), rows)
+        case ["select", of, [_, *_] as names]:
+            return select(_table(of), *names)
     raise WireFormatError("a plan of a table is a word with its arguments")
-
-
-def _refusal(error: Exception, request: str) -> Refusal:
-    if isinstance(error, RefusedError):
-        return Refusal(error.status, error.kind, error.why, request)
-    return Refusal(400, "Malformed", str(error), request)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from twinkle_http.gate import RefusedError, unknown
 from twinkle_http.messages import CallUpdate, packed
-from twinkle_http.server.gate import RefusedError, unknown
-from twinkle_http.server.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twinkle_http.server.ends import ServedCall
     from twinkle_remote.protocol import SessionTool
 
+_log = logging.getLogger("twinkle.http")
 MOST_CLIENTS = 256  # of one token
 MOST_UNREAD = 10_000  # answers and updates of one client
 LIMITS: dict[str, tuple[int, str]] = {
@@ -34,6 +35,34 @@ LIMITS: dict[str, tuple[int, str]] = {
     "tools": (1000, "tools: close one"),
 }
 """What one token may hold at a time, over all its clients, and what to do beyond it."""
+
+
+class Turn:
+    """A thread that does work in the order in which it was given; it starts with the first."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Do some work after what was given before; what it raises is logged."""
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
+        self._work.put(work)
+
+    def end(self) -> None:
+        """End the thread after the work that it was given."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:  # the thread does what comes behind it all the same
+                _log.exception("a thread of the server failed")
+            del work
 
 
 class TenantUse:
@@ -49,38 +78,15 @@ class TenantUse:
             self._held[what] += count
 
     def check(self, *names: str) -> None:
-        """Check that there is room for one more of each.
-
-        Raises:
-            RefusedError: There is none; the message states the limit.
-        """
+        """Raise RefusedError where there is no room for one more of each; the message states the limit."""
         for name in names:
             most, text = LIMITS[name]
             if self._held[name] >= most:
                 raise RefusedError(429, f"this token may have {most} {text}", "TooMany")
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedAnswer:
-    """The answer to a numbered request.
-
-    Attributes:
-        digest: Size and checksum of the request.
-        data: Its bytes, once they are known; the event loop sets them.
-    """
-
-    digest: tuple[int, int]
-    data: asyncio.Future[bytes]
-
-
 class RemoteClient:
-    """The holdings of one client.
-
-    Args:
-        name: Its id.
-        tenant: The tenant whose token it has.
-        use: What its tenant holds.
-        loop: The server's event loop.
+    """The holdings of one client; what its tenant holds is `use`.
 
     Attributes:
         results: Its results, by name; `keep` and `drop` change them.
@@ -89,7 +95,7 @@ class RemoteClient:
         turn: The thread that makes its calls, in the order of their arrival.
         is_gone: It has ended, or its lease has.
         busy: Requests of it that are being answered.
-        answers: The answer of each request by its number, from `floor` on.
+        answers: The answer to each request by its number, from `floor` on; the event loop sets them.
         floor: Requests below this number were answered, and the client has the answers.
     """
 
@@ -102,22 +108,22 @@ class RemoteClient:
         self.is_gone = False
         self.busy, self.seen = 0, time.monotonic()
         self.floor = 0
-        self.answers: dict[int, NumberedAnswer] = {}
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
         self._loop = loop
         self._updates: deque[tuple[int, CallUpdate]] = deque()
         self._count = 0
         self._arrived = asyncio.Event()
 
-    def publish(self, number: int, update: CallUpdate) -> None:
+    def publish(self, update: CallUpdate) -> None:
         """Give a request its answer, or keep the update if it has one; from any thread."""
         with contextlib.suppress(RuntimeError):  # the server has ended
-            self._loop.call_soon_threadsafe(self.take, number, update)
+            self._loop.call_soon_threadsafe(self.take, update)
 
-    def take(self, number: int, update: CallUpdate) -> None:
+    def take(self, update: CallUpdate) -> None:
         """Do as `publish` does, on the event loop."""
-        answer = self.answers.get(number)
-        if answer is not None and not answer.data.done():
-            answer.data.set_result(packed(update))
+        answer = self.answers.get(update.number)
+        if answer is not None and not answer.done():
+            answer.set_result(packed(update))
         elif not update.accepted:
             self._count += 1
             self._updates.append((self._count, update))
@@ -143,16 +149,18 @@ class RemoteClient:
         """Whether it may not have read all updates."""
         return bool(self._updates)
 
-    def backlog(self) -> int:
-        """The number of answers and updates that the client is not known to have read."""
-        return len(self.answers) + len(self._updates)
-
-    def acknowledge(self, floor: int) -> None:
-        """Forget the answers that the client has; on the event loop."""
+    def acknowledge(self, floor: int, dropped: Iterable[str]) -> None:
+        """Forget the answers that the client has, and the results that it has dropped; on the event loop."""
         if floor > self.floor:
             self.floor = floor
             for number in [number for number in self.answers if number < floor]:
                 del self.answers[number]
+        self.drop(dropped)
+
+    def check_backlog(self) -> None:
+        """Raise RefusedError where the client is known to have read too few answers and updates."""
+        if len(self.answers) + len(self._updates) >= MOST_UNREAD:
+            raise RefusedError(429, "too many answers are not read: ask for updates", "TooMany")
 
     def keep(self, result: ServedCall) -> None:
         """Keep a result until the client drops it."""
@@ -166,11 +174,7 @@ class RemoteClient:
                 self.use.add("results", -1)
 
     def result(self, name: object) -> ServedCall:
-        """A result by name.
-
-        Raises:
-            RefusedError: This client has no such result.
-        """
+        """A result by name; raises RefusedError where this client has none of it."""
         found = self.results.get(str(name))
         if found is None:
             raise unknown("result", str(name))
@@ -178,11 +182,7 @@ class RemoteClient:
 
 
 class Clients:
-    """The clients of a server.
-
-    Args:
-        lease: Seconds after which a client that sends nothing is gone.
-    """
+    """The clients of a server; one that sends nothing for `lease` seconds is gone."""
 
     def __init__(self, lease: float) -> None:
         self.lease = lease
@@ -195,24 +195,15 @@ class Clients:
         return self._uses.setdefault(tenant, TenantUse())
 
     def open(self, tenant: str) -> RemoteClient:
-        """A new client.
-
-        Raises:
-            RefusedError: The tenant has many clients already.
-        """
+        """A new client; raises RefusedError where the tenant has many already."""
         if sum(client.tenant == tenant for client in self._clients.values()) >= MOST_CLIENTS:
             raise RefusedError(429, f"a token has at most {MOST_CLIENTS} clients", "TooMany")
         name = f"{self._server}-{secrets.token_hex(8)}"
-        client = RemoteClient(name, tenant, self.use(tenant), asyncio.get_running_loop())
-        self._clients[client.name] = client
+        client = self._clients[name] = RemoteClient(name, tenant, self.use(tenant), asyncio.get_running_loop())
         return client
 
     def find(self, name: str, tenant: str) -> RemoteClient:
-        """A client by id.
-
-        Raises:
-            RefusedError: It is not known to this start of the server, or its lease has ended.
-        """
+        """A client by id; raises RefusedError where the server was restarted, or the lease has ended."""
         client = self._clients.get(name)
         if client is not None and client.tenant == tenant:
             client.seen = time.monotonic()

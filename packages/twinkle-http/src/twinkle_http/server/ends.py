@@ -1,16 +1,20 @@
-"""The ends of calls: a call is watched until all ranks have answered, or it fails, and is reported once.
+"""The ends of calls: each is waited for until it is over or late, and reported once.
 
-The watching thread serves all clients: it neither waits nor runs a user's code. Failures are waited for in threads of
-their own, because a cause, or the stacks of a late call, may take a moment.
+A report waits in a thread of its own, because a cause, the stacks of a late call, or a value may take a moment.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+import time
+from concurrent.futures import Future
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_http.messages import CallUpdate, Figures
-from twinkle_http.server.turn import Turn, in_own_thread
+from twinkle_http.gate import log_call
+from twinkle_http.messages import CallUpdate
 from twinkle_remote.backends.serving import CallResult, check_all_ended, known_rows
 from twinkle_remote.backends.support import Lazy
 from twinkle_remote.protocol import Itself
@@ -18,35 +22,52 @@ from twinkle_remote.protocol import Itself
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from twinkle_http.server.clients import RemoteClient
+    from twinkle_http.server.clients import RemoteClient, TenantUse
     from twinkle_http.server.components import Components
     from twinkle_remote.backends.serving import ServedSession
     from twinkle_remote.backends.support import PendingCall
 
+    Ended = Callable[[BaseException | None], None]
+
+T = TypeVar("T")
 INLINE_BYTES = 16 * 1024
 READ_SECONDS = 600.0
 _LATE_SECONDS = 0.01  # behind a deadline, so that the call itself finds that it is late
 
 
+def in_own_thread(work: Callable[[], object]) -> None:
+    """Do some work in a daemon thread of its own: one of a pool would hold the interpreter at its end."""
+    threading.Thread(target=work, name="twinkle-http-work", daemon=True).start()
+
+
+async def result_of(work: Callable[[], T]) -> T:
+    """The result of some work that a thread of its own does; waits for it."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            value = work()
+        except BaseException as error:  # it is for who waits
+            done.set_exception(error)
+        else:
+            done.set_result(value)
+
+    in_own_thread(run)
+    return await asyncio.shield(asyncio.wrap_future(done))
+
+
 class ServedCall:
-    """A call of a client in the session.
+    """A call of a client in the session, and its result.
 
     Args:
         number: Number of its request.
         client: Its client.
         pending: The call in flight.
-        itself: The component, if the method returns it.
+        itself: Its component, which is the value if the method returns it.
         ended: Called once at its end, with its error.
     """
 
-    def __init__(
-        self,
-        number: int,
-        client: RemoteClient,
-        pending: PendingCall,
-        itself: object,
-        ended: Callable[[BaseException | None], None],
-    ) -> None:
+    def __init__(self, number: int, client: RemoteClient, pending: PendingCall, itself: object, ended: Ended) -> None:
         self.number, self.name, self.client = number, f"r{number}", client
         self.pending, self.ended = pending, ended
         self._itself = itself
@@ -68,103 +89,86 @@ class ServedCall:
 class Ends:
     """Watches the calls of all clients.
 
-    Args:
-        session: The session.
-        components: Encodes values and errors.
-
     Attributes:
-        in_flight: The calls that are not done.
+        in_flight: The ids of requests that are not done, also of those in JSON and of work next to the session.
     """
 
     def __init__(self, session: ServedSession, components: Components) -> None:
-        self.in_flight: dict[ServedCall, None] = {}
+        self.in_flight: set[str] = set()
         self._session, self._components = session, components
-        self._turn = Turn("twinkle-http-ends")
+        self._watched: dict[ServedCall, bool] = {}
+
+    def begun(self, label: str, tenant: str, use: TenantUse, request_id: str) -> Ended:
+        """Count a call; what is returned counts and logs its end."""
+        began = time.monotonic()
+        use.add("calls")
+        self.in_flight.add(request_id)
+
+        def ended(error: BaseException | None) -> None:
+            use.add("calls", -1)
+            self.in_flight.discard(request_id)
+            failures = getattr(error, "failures", ())
+            kind = "" if error is None else failures[0].type_name if failures else type(error).__name__
+            log_call(label, tenant, request_id, time.monotonic() - began, kind)
+
+        return ended
 
     def watch(self, one: ServedCall) -> None:
         """Have the end of a call reported: all ranks have answered, one has failed, or its deadline is over."""
-        one.client.keep(one)
-        self.in_flight[one] = None
-        look = partial(self._turn.put, partial(self._look, one))
-        one.pending.when_answered(look)
-        if one.pending.spec.timeout is not None:
-            one.client.call_later(one.pending.spec.timeout + _LATE_SECONDS, look)
-
-    def look_at_all(self) -> None:
-        """Look whether the session has ended."""
-        for one in list(self.in_flight):
-            self._turn.put(partial(self._look, one))
+        self._watched[one] = True
+        one.pending.when_over(partial(self._finish, one))
+        self._await_deadline(one)
 
     def of(self, client: RemoteClient) -> Iterator[ServedCall]:
         """The calls of a client that are not done."""
-        return (one for one in list(self.in_flight) if one.client is client)
+        return (one for one in tuple(self._watched) if one.client is client)
 
-    def end(self) -> None:
-        """End the thread."""
-        self._turn.end()
-
-    def _look(self, one: ServedCall) -> None:
-        if one not in self.in_flight:
+    def _await_deadline(self, one: ServedCall) -> None:
+        """Finish a call when it is late, or what makes its arguments is."""
+        if one not in self._watched:
             return
-        pending = one.pending
-        done, late = pending.done(), pending.overdue() is not None
-        if pending.failed() or late or (self._session.closed and not done):
-            self._wait_apart(one)
-            for other in self.of(one.client) if late else ():  # one that waits for it is late, too
-                if other.pending.overdue() is not None:
-                    self._wait_apart(other)
-        elif done:
-            self._report(one, self._end_of(one))
+        if one.pending.overdue() is not None:
+            self._finish(one)
+        elif (deadline := one.pending.next_deadline()) is not None:
+            seconds = max(0.0, deadline - time.monotonic()) + _LATE_SECONDS
+            one.client.call_later(seconds, partial(self._await_deadline, one))
 
-    def _wait_apart(self, one: ServedCall) -> None:
-        if one in self.in_flight:
-            del self.in_flight[one]
-            in_own_thread(partial(self._wait, one), "twinkle-http-failure")
+    def _finish(self, one: ServedCall) -> None:
+        if self._watched.pop(one, False):  # the deadline may come with the end
+            in_own_thread(partial(self._report, one))
 
-    def _wait(self, one: ServedCall) -> None:
-        """Wait for the end of a call."""
-        late = one.pending.overdue()
+    def _report(self, one: ServedCall) -> None:
+        """Wait for the end of a call that is over or late, and report it."""
+        late, failed = one.pending.overdue(), None
         try:
             one.pending.wait()
-            self._report(one, self._end_of(one))
+            update = self._end_of(one)
         except Exception as error:  # it is the caller's
-            update = CallUpdate(one.name, error=self._components.error(one.client.tenant, error))
-            update.upstream = late is not None and late is not one.pending
-            self._report(one, update, error)
-
-    def _report(self, one: ServedCall, update: CallUpdate, error: BaseException | None = None) -> None:
-        self.in_flight.pop(one, None)
-        one.ended(error)
-        one.client.publish(one.number, update)
+            update = CallUpdate(one.number, error=self._components.error(one.client.tenant, error))
+            update.upstream, failed = late is not None and late is not one.pending, error
+        one.ended(failed)
+        one.client.publish(update)
 
     def _end_of(self, one: ServedCall) -> CallUpdate:
         """The update of a call that all ranks have answered well."""
-        pending, tenant = one.pending, one.client.tenant
+        pending, update = one.pending, CallUpdate(one.number)
         outcomes = [pending.outcome(rank) for rank in pending.ranks]
-        begin = min(outcome.started for outcome in outcomes)
-        figures = Figures(
-            is_list=all(outcome.is_list for outcome in outcomes),
-            produced=sum(outcome.produced for outcome in outcomes),
-            started=begin,
-            seconds=max(outcome.started + outcome.seconds for outcome in outcomes) - begin,
-        )
-        update = CallUpdate(one.name, figures=figures)
-        update.ended = pending.call.kind == "next" and any(outcome.ended for outcome in outcomes)
-        try:
-            if update.ended:
-                check_all_ended(pending)
-                return update
+        if pending.call.kind == "next" and any(outcome.ended for outcome in outcomes):
+            check_all_ended(pending)
+            update.outcome["ended"] = True
+            return update
+        begin, produced = min(one.started for one in outcomes), sum(one.produced for one in outcomes)
+        update.outcome = {"is_list": all(one.is_list for one in outcomes), "produced": produced, "started": begin}
+        update.outcome["seconds"] = max(one.started + one.seconds for one in outcomes) - begin
+        with contextlib.suppress(Exception):  # of a value, it is for who reads it
             if any(outcome.rows is not None for outcome in outcomes):
-                figures.rows = known_rows(one.lazy)
+                update.outcome["rows"] = known_rows(one.lazy)
                 columns = outcomes[0].columns
                 if columns is not None and all(outcome.columns == columns for outcome in outcomes):
-                    figures.columns = [str(column) for column in columns]
+                    update.outcome["columns"] = [str(column) for column in columns]
             outlives = self._session.backend.store.outlives_worker
-            is_small = figures.produced <= INLINE_BYTES and all(outlives(outcome.payload) for outcome in outcomes)
+            is_small = produced <= INLINE_BYTES and all(outlives(outcome.payload) for outcome in outcomes)
             if is_small and not callable(pending.spec.collect):
-                message = self._components.encoded(tenant, one.value(), f"the result of {pending.name}")
+                message = self._components.encoded(one.client.tenant, one.value(), f"the result of {pending.name}")
                 update.value = message.to_bytes() if message.nbytes <= INLINE_BYTES else None
-        except Exception as error:  # of a value, it is for who reads it
-            if update.ended:
-                update.error = self._components.error(tenant, error)
         return update

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -21,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from twinkle_http.gate import Gate, Tokens, check_encrypted
 from twinkle_http.json_api import LEASES, JsonApi
-from twinkle_http.loopback import is_loopback
-from twinkle_http.messages import Limits
 from twinkle_http.server.app import App
 from twinkle_http.server.calls import Calls
 from twinkle_http.server.clients import Clients
-from twinkle_http.server.components import ServedClasses
-from twinkle_http.server.gate import MOST_HEAD_BYTES, AccessLog, Auth, Gate
-from twinkle_http.server.turn import in_own_thread
+from twinkle_http.server.components import Components
+from twinkle_http.server.ends import in_own_thread
 from twinkle_remote import Server
 from twinkle_remote.backends.serving import DRAIN_SECONDS, running_session
 from twinkle_remote.errors import BackendError
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from twinkle_remote.backends.serving import ServeOptions
 
 _log = logging.getLogger("twinkle.http")
-_LAST_PORT = 65535
+_MOST_HEADER_BYTES = 64 * 1024
 _START_SECONDS = 30.0
 _TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
 LAST_UPDATE_SECONDS = 5.0
@@ -49,53 +48,31 @@ LAST_UPDATE_SECONDS = 5.0
 
 def serve(classes: Iterable[object], options: ServeOptions) -> HttpServer:
     """Serve remote classes of the running session: what `twinkle_remote.serve` calls."""
-    _check(options)
-    session = running_session()
-    auth, served, log = Auth(options.token), ServedClasses(classes), AccessLog()
-    limits = Limits(body=options.max_body, head=min(Limits().head, options.max_body))
-    calls, clients = Calls(session, served, limits, log), Clients(options.lease)
-    json = JsonApi(session, served, calls.components, clients, limits.head, log)
-    app = App(session, calls, clients, limits, json.routes())
-    sock = _bound(options.host, options.port)
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    url = f"{'https' if options.tls else 'http'}://{shown}:{sock.getsockname()[1]}"
-    server = HttpServer(app, calls, clients, json, _config(Gate(app, auth, log), options.tls), sock, url, auth.only())
+    use = "give tls=(certificate, key), or insecure=True"
+    check_encrypted(f"host={options.host!r}", options.host, options.tls is not None, options.insecure, use)
+    tokens = Tokens(options.token)
+    server = HttpServer(classes, options, tokens)
     try:
         server.start()
     except BaseException:
         with contextlib.suppress(Exception):  # the first error says why it did not start
             server.close(0.0)
         raise
-    if auth.token is not None:
-        print(f"twinkle serves at {server.address}, token: {auth.token}", file=sys.stderr, flush=True)
+    if tokens.made is not None:
+        print(f"twinkle serves at {server.address}, token: {tokens.made}", file=sys.stderr, flush=True)
     return server
 
 
-def _check(options: ServeOptions) -> None:
-    host, port, tls = options.host, options.port, options.tls
-    if type(port) is not int or not 0 <= port <= _LAST_PORT:
-        raise ValueError(f"port={port!r} must be from 0 to {_LAST_PORT}; 0 takes any free one")
-    if not (is_loopback(host) or tls or options.insecure):
-        raise BackendError(
-            f"host={host!r} can be reached from other machines, and the token would be sent in plain text: give "
-            "tls=(certificate, key), or insecure=True"
-        )
+def _config(gate: Gate, tls: tuple[str, str] | None) -> uvicorn.Config:
     if tls is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
         except OSError as error:
             raise BackendError(f"tls={tls!r} cannot be used: {error.strerror or error}") from None
-    if options.max_body < 1024 or not options.lease > 0:
-        raise ValueError(
-            f"max_body={options.max_body} is bytes, at or above 1024, and lease={options.lease} is seconds above 0"
-        )
-
-
-def _config(gate: Gate, tls: tuple[str, str] | None) -> uvicorn.Config:
     return uvicorn.Config(
         gate,
         http="h11",
-        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -124,24 +101,21 @@ def _bound(host: str, port: int) -> socket.socket:
 class HttpServer(Server):
     """A server of the components of one session, in a thread with an event loop of its own."""
 
-    def __init__(
-        self,
-        app: App,
-        calls: Calls,
-        clients: Clients,
-        json: JsonApi,
-        config: uvicorn.Config,
-        sock: socket.socket,
-        url: str,
-        token: str,
-    ) -> None:
-        self.address, self.token = url, token
-        self._app, self._calls, self._clients, self._json, self._sock = app, calls, clients, json, sock
-        self._uvicorn = uvicorn.Server(config)
+    def __init__(self, classes: Iterable[object], options: ServeOptions, tokens: Tokens) -> None:
+        session, components = running_session(), Components(classes)
+        self._clients = Clients(options.lease)
+        self._calls = Calls(session, components)
+        self._json = JsonApi(session, components, self._clients, self._calls.ends, options.max_body)
+        self._app = App(session, self._calls, self._clients, self._json, options.max_body)
+        self._uvicorn = uvicorn.Server(_config(Gate(self._app, tokens), options.tls))
+        self._sock = _bound(options.host, options.port)
+        shown = f"[{options.host}]" if ":" in options.host else options.host
+        self.address = f"{'https' if options.tls else 'http'}://{shown}:{self._sock.getsockname()[1]}"
+        self.token = tokens.only()
         self._closed, self._closing = threading.Event(), threading.Lock()
         self._before: Any = None
         self._owner = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="twinkle-http", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="twinkle-http", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}{', closed' if self._closed.is_set() else ''}>"
@@ -159,9 +133,9 @@ class HttpServer(Server):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is closed; returns whether it is."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not self._closed.wait(0.5 if until is None else max(0.0, min(0.5, until - time.monotonic()))):
-            if until is not None and time.monotonic() >= until:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._closed.wait(max(0.0, min(0.5, until - time.monotonic()))):  # Ctrl-C comes between two waits
+            if time.monotonic() >= until:
                 return False
         return True
 
@@ -170,9 +144,9 @@ class HttpServer(Server):
         with self._closing:
             if self._closed.is_set():
                 return
-            self._app.draining = self._json.draining = True
+            self._app.draining = True
             until = time.monotonic() + drain
-            self._wait_until(until, lambda: not (self._calls.in_flight() or self._json.in_flight))
+            self._wait_until(until, lambda: not self._calls.ends.in_flight)
             until = min(until, time.monotonic() + LAST_UPDATE_SECONDS)
             self._wait_until(until, lambda: not any(client.unread() for client in self._clients.all()))
             self._uvicorn.should_exit = True
@@ -181,7 +155,6 @@ class HttpServer(Server):
             for client in self._clients.all():
                 self._clients.forget(client)
                 self._calls.close(client)
-            self._calls.ends.end()
             if threading.current_thread() is threading.main_thread() and self._before is not None:
                 signal.signal(signal.SIGTERM, self._before)
             self._closed.set()
@@ -205,9 +178,6 @@ class HttpServer(Server):
         elif before is not signal.SIG_IGN:
             raise SystemExit(_TERMINATED)
 
-    def _run(self) -> None:
-        asyncio.run(self._serve())
-
     async def _serve(self) -> None:
         reaper = asyncio.ensure_future(self._reap())
         try:
@@ -220,9 +190,8 @@ class HttpServer(Server):
         lease = self._clients.lease
         while True:
             await asyncio.sleep(min(5.0, lease / 10))
-            self._calls.ends.look_at_all()
-            in_own_thread(lambda: self._json.release_idle(LEASES * lease), "twinkle-http-release")
+            in_own_thread(lambda: self._json.release_idle(LEASES * lease))
             for client in self._clients.gone():
                 _log.warning("the lease of a client has ended: its %d components are released", len(client.components))
                 self._clients.forget(client)
-                in_own_thread(partial(self._calls.close, client), "twinkle-http-release")
+                in_own_thread(partial(self._calls.close, client))

@@ -4,27 +4,61 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.http.server.raw_client import Wire, message, served
+from tests.http.raw import Raw, is_closed
+from tests.http.subjects import SERVER, TOKEN
+
+from twinkle_http.messages import CallUpdate, unpacked
+from twinkle_http.wire import encode
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-pytestmark = pytest.mark.slow  # the server takes seconds to end
+pytestmark = pytest.mark.slow
+
+
+class Wire(Raw):
+    """Calls of one component's `sums`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, TOKEN)
+        self.client = self.open()
+        self.build(self.client, "tests.http.subjects.Noted", group="one")
+        number = next(self.numbers)
+        self.call(self.client, number, kind="method", target="process", group="one")
+        self.process = self.value(self.client, number)
+
+    def sums(self, body: bytes, number: int | None = None, *, length: int | None = None, **headers: str) -> bytes:
+        """A request with a body, or with the begin of one of that length."""
+        number = next(self.numbers) if number is None else number
+        own = {"twinkle_client": self.client, "twinkle_request": str(number), **headers}
+        return self.head("POST", "/twinkle/1/call", len(body) if length is None else length, **own) + body
+
+    def result(self, connection: socket.socket) -> Any:
+        """What the call has returned whose answer comes next."""
+        status, body = self.answer(connection)
+        assert status == 200, body
+        return self.value(self.client, unpacked(body, CallUpdate).number)
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.process}/statm").read_text().split()[1]) * 4096
+
+
+def message(*arrays: Any) -> bytes:
+    given = {"kind": "method", "group": "one", "instance": "it", "target": "sums", "args": list(arrays)}
+    return encode(given).to_bytes()
 
 
 @pytest.fixture(scope="module")
-def wire(
-    serving: Callable[..., AbstractContextManager[str]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Wire]:
-    returned = "[int(array.sum()) for array in arguments]"
-    with served(serving, tmp_path_factory.mktemp("server"), returned, "") as found:
-        yield found
+def wire(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Wire]:
+    with serving(SERVER) as address:
+        yield Wire(address)
 
 
 def arrays(seed: int) -> tuple[Sequence[Any], Sequence[int]]:
@@ -37,7 +71,7 @@ def arrays(seed: int) -> tuple[Sequence[Any], Sequence[int]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_body_is_whole_however_it_is_cut(wire: Wire, seed: int) -> None:
     given, expected = arrays(seed)
-    data = wire.call(message(*given))
+    data = wire.sums(message(*given))
     rng = np.random.default_rng(seed)
     with wire.connected() as connection:
         at = 0
@@ -47,57 +81,42 @@ def test_a_body_is_whole_however_it_is_cut(wire: Wire, seed: int) -> None:
             at += size
             if rng.random() < 0.2:
                 time.sleep(0.005)  # the server has read what there is
-        assert wire.value(connection) == expected
+        assert wire.result(connection) == expected
 
 
 def test_a_connection_goes_on_behind_a_large_body(wire: Wire) -> None:
     given, expected = arrays(10)
     with wire.connected() as connection:
-        parts = [part for _ in range(3) for part in (wire.call(message(*given)), wire.call(message(given[2])))]
+        parts = [part for _ in range(3) for part in (wire.sums(message(*given)), wire.sums(message(given[2])))]
         sending = threading.Thread(target=connection.sendall, args=(b"".join(parts),))
         sending.start()
         for _ in range(3):
-            assert wire.value(connection) == expected
-            assert wire.value(connection) == expected[2:3]
+            assert wire.result(connection) == expected
+            assert wire.result(connection) == expected[2:3]
         sending.join()
-
-
-def test_the_same_number_has_the_same_body(wire: Wire) -> None:
-    given, expected = arrays(11)
-    first = message(*given)
-    changed = bytearray(first)
-    changed[-65] ^= 1
-    number = next(wire.numbers)
-    with wire.connected() as connection:
-        for data, status in ((first, 200), (first, 200), (bytes(changed), 409)):
-            connection.sendall(wire.call(data, number))
-            if status == 200:
-                assert wire.value(connection) == expected
-            else:
-                assert wire.answer(connection)[0] == status
 
 
 def test_what_is_no_message_ends_the_connection(wire: Wire) -> None:
     whole = message(np.zeros(1 << 20, np.uint8))
-    for data in (whole + b"x" * 64, whole[:-64], b"x" * (1 << 20), whole[:-63] + b"x" * 63 + bytes(1 << 19)):
+    for data in (whole[:-64], b"x" * (1 << 20), b"x" + whole):
         with wire.connected() as connection:
-            connection.sendall(wire.call(data))
+            connection.sendall(wire.sums(data))
             status, body = wire.answer(connection)
             assert (status, b"Malformed" in body) == (400, True), (status, body)
-            assert wire.is_closed(connection)
+            assert is_closed(connection)
 
 
 def test_a_body_that_breaks_off_is_given_up(wire: Wire) -> None:
     whole = message(np.zeros(1 << 20, np.uint8))
     number = next(wire.numbers)
     with wire.connected() as connection:
-        connection.sendall(wire.call(whole[:300_000], number, length=len(whole)))
+        connection.sendall(wire.sums(whole[:300_000], number, length=len(whole)))
     with wire.connected() as connection:  # sent again, it runs
-        connection.sendall(wire.call(whole, number))
-        assert wire.value(connection) == [0]
-        connection.sendall(wire.call(whole, None, "expect: 100-continue"))
+        connection.sendall(wire.sums(whole, number))
+        assert wire.result(connection) == [0]
+        connection.sendall(wire.sums(whole, expect="100-continue"))
         assert wire.answer(connection)[0] == 100
-        assert wire.value(connection) == [0]
+        assert wire.result(connection) == [0]
 
 
 def test_a_size_that_is_claimed_takes_no_memory(wire: Wire) -> None:
@@ -106,7 +125,7 @@ def test_a_size_that_is_claimed_takes_no_memory(wire: Wire) -> None:
     before = wire.resident_bytes()
     connections = [wire.connected() for _ in range(40)]
     for connection in connections:
-        connection.sendall(wire.call(whole[:begun], length=len(whole)))
+        connection.sendall(wire.sums(whole[:begun], length=len(whole)))
     time.sleep(0.5)
     taken = wire.resident_bytes() - before
     for connection in connections:
@@ -119,7 +138,7 @@ def test_memory_is_given_back(wire: Wire) -> None:
     sizes = []
     with wire.connected() as connection:
         for _ in range(6):
-            connection.sendall(wire.call(data))
-            assert wire.value(connection) == [0]
+            connection.sendall(wire.sums(data))
+            assert wire.result(connection) == [0]
             sizes.append(wire.resident_bytes())
     assert sizes[-1] < sizes[1] + (80 << 20), sizes

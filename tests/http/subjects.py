@@ -1,0 +1,159 @@
+"""Remote classes that the tests of served calls use, in their own process and in that of the server."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tests.conformance.subjects.components import Counter
+from tests.conformance.subjects.echo import Echo
+
+from twinkle_data import DataLoader
+from twinkle_mesh import DeviceGroup
+from twinkle_remote import current_worker, remote_class, remote_function, serve, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TOKEN = "a token for tests"
+SERVER = "import runpy; runpy.run_module('tests.http.subjects', run_name='__main__')"
+"""A program that serves these classes on the groups `one`, `two` and `four`, of so many workers."""
+ODD = "a name\udcff"  # as Python reads file names that are no UTF-8
+together = threading.Barrier(4)
+
+
+def oddly(count: int, index: int, args: Any, kwargs: Any, mesh: Any) -> Any:
+    """A dispatch that raises."""
+    raise LookupError(ODD)
+
+
+def out_of_order(costs: Sequence[float]) -> list[int]:
+    """Costs by which no row stays at its place."""
+    return [7 * row % 5 + 1 for row in range(len(costs))]
+
+
+@remote_class()
+class Noted:
+    """Notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    @remote_function(dispatch="all", collect="first")
+    def note(self, number: int) -> int:
+        self.noted.append(number)
+        return number
+
+    @remote_function(dispatch="all", collect="first")
+    def note_list(self, numbers: list[int]) -> int:
+        self.noted.extend(numbers)
+        return len(numbers)
+
+    @remote_function(dispatch="all", collect="first")
+    def sums(self, *arrays: Any) -> list[int]:
+        return [int(array.sum()) for array in arrays]
+
+    @remote_function(dispatch="all", collect="first")
+    def process(self) -> int:
+        return os.getpid()
+
+    @remote_function(dispatch="all", collect="first")
+    def notes(self) -> list[int]:
+        return self.noted
+
+
+@remote_class()
+class Odd:
+    """Raises and gives text that is no Unicode."""
+
+    @remote_function(dispatch="all", collect="first")
+    def raises(self) -> None:
+        error = LookupError(ODD)
+        error.file = ODD  # type: ignore[attr-defined]  # a field that no class has
+        raise error
+
+    @remote_function(dispatch=oddly, collect="first")
+    def dispatched(self, number: int) -> None: ...
+
+    @remote_function(dispatch="all", collect="first")
+    def gives(self) -> str:
+        return ODD
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def rows(self, rows: list[int]) -> list[int]:
+        if 2 in rows:
+            raise LookupError(ODD)
+        return rows
+
+
+@remote_class()
+class Maker:
+    """Makes rows with columns, and doubles lists in a collective."""
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def same(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten", balance=out_of_order)
+    def even(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def grade(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {**rows, "score": [2 * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    async def again(self, rows: dict[str, list[int]], name: str = "again") -> dict[str, list[int]]:
+        return {**rows, name: [one + 1 for one in rows["score"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def there(self, rows: dict[str, list[int]]) -> list[tuple[int, list[str]]]:
+        return [(one, list(rows)) for one in rows["ids"]]
+
+    @remote_function(dispatch="slice_dp", collect="flatten", collective=True)
+    def meet(self, rows: list[int]) -> list[int]:
+        together.wait(60)
+        return [2 * row for row in rows]
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def double(self, rows: list[int]) -> list[int]:
+        return [2 * row for row in rows]
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def fail(self, rows: list[int]) -> list[int]:
+        raise KeyError(rows[0])
+
+
+@remote_class()
+class Batches:
+    """Loads at the server."""
+
+    def __init__(self, size: int) -> None:
+        self.loader = DataLoader(list(range(size)), batch_size=4, device_mesh=current_worker().mesh)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.left = iter(self.loader)
+        return self
+
+    @remote_function(dispatch="all", collect="flatten")
+    def __next__(self) -> list[int]:
+        return list(next(self.left))
+
+
+if __name__ == "__main__":
+    from tests.http import subjects
+
+    from twinkle_http.server import serve as ending
+
+    ending.LAST_UPDATE_SECONDS = 0.2  # at its end, for clients that never read
+    sys.setswitchinterval(1e-4)
+    groups = [DeviceGroup(name, size, "CPU") for name, size in (("one", 1), ("two", 2), ("four", 4))]
+    with session("threads", groups=groups, max_in_flight=4):
+        counter = Counter(10, remote_group="two", instance_id="shared")  # type: ignore[call-arg]  # placement
+        with serve(
+            (subjects.Noted, subjects.Odd, subjects.Maker, subjects.Batches, counter, Echo), port=0, token=TOKEN
+        ) as server:
+            print(server.address, flush=True)
+            sys.stdin.read()
