@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_ray.weights.sync import WeightSync
 from twinkle_remote.backends.support import WorkersOf, component_of
+from twinkle_remote.protocol import SessionTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Component
 
 
-class ServedSync(WeightSync):
+class ServedSync(WeightSync, SessionTool):
     """A `WeightSync` next to the session; an entry point of `twinkle.session_tools`.
 
     The client's streams choose the versions. A version that a client has staged and never published, because it was
