@@ -49,6 +49,10 @@ class Component:
     def copied(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array + 1
 
+    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
+    def rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return rows
+
     @twinkle.remote_function(dispatch="slice_dp", collect="sum")
     def total(self, array: np.ndarray[Any, Any]) -> float:
         return float(array[0].sum())
@@ -66,6 +70,9 @@ class Hand:
 
     def copied(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array + 1
+
+    def rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return rows
 
     def total(self, index: int, count: int, *parts: np.ndarray[Any, Any]) -> float:
         rows = np.array_split(np.concatenate(parts), count)[index]
@@ -122,6 +129,19 @@ def bytes_of_a_sliced_batch(component: Component, megabytes: int) -> None:
         f"slice_dp of {array.nbytes // MB} MB over dp4 x tp2: stores {record.driver_sent / array.nbytes:.3f}x the "
         f"payload (aim: 1.0x), workers read {fetched / array.nbytes:.3f}x of it (two tensor-parallel copies are 2x)"
     )
+
+
+def rows_of_dicts(component: Component, plain: Sequence[Any], count: int, rounds: int) -> None:
+    rows = [{"prompt": f"text {row}", "id": row, "ids": list(range(16))} for row in range(count)]
+    cuts = [slice(count * rank // 4, count * (rank + 1) // 4) for rank in range(4)]
+
+    def by_hand() -> list[dict[str, Any]]:
+        refs = [one.rows.remote(rows[cut]) for one, cut in zip(plain, cuts, strict=False)]
+        return [row for part in ray.get(refs) for row in part]
+
+    assert twinkle.get(component.rows(rows)) == by_hand() == rows
+    ours, theirs = paired(lambda: twinkle.get(component.rows(rows)), by_hand, rounds)
+    show(f"{count:,} rows of dicts over dp4 and back", ours, theirs, "<= 1.3x")
 
 
 def lazy_chain(producer: Component, consumer: Component, plain: Sequence[Any], megabytes: int) -> None:
@@ -188,6 +208,7 @@ def main() -> None:
         print(f"{'':44} {'twinkle':>12} {'hand-written':>12}")
         empty_calls(eight, plain, chosen.rounds)
         one_array_to_all(eight, plain, chosen.megabytes)
+        rows_of_dicts(four, plain[:4], 4096, 40)
         bytes_of_a_sliced_batch(eight, chosen.megabytes)
         lazy_chain(four, two, plain, 2 * chosen.megabytes)
     cluster.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from twinkle_remote import Lazy, on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
 
@@ -72,6 +72,13 @@ def plain(value: Any) -> Any:
 def left_out(check: object) -> str:
     """Why a check does not apply to a served session; empty where it does."""
     return str(getattr(check, "served", ""))
+
+
+def checks_of(module: Mapping[str, Any]) -> Sequence[Callable[[Harness], None]]:
+    """The checks of a module: its public functions of a harness alone, which return nothing."""
+    made_here = [one for one in module.values() if getattr(one, "__module__", None) == module["__name__"]]
+    wanted = {"harness": "Harness", "return": "None"}
+    return [one for one in made_here if getattr(one, "__annotations__", None) == wanted]
 
 
 def needs(*libraries: str, apart: bool = False, served: str = "") -> Callable[[T], T]:

@@ -85,7 +85,6 @@ CLIENT = """
         handing.lazy_collect_and_sync_say_when,
         collecting.later_writes_do_not_change_results,
         failing.failures_are_of_the_type_that_was_raised,
-        failing.failed_calls_leave_the_group_usable,
         failing.deadlines_name_the_ranks_that_are_late,
         handing.results_move_from_worker_to_worker,
         streaming.streaming_goes_through_stages_one_after_the_other,

@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
+from tests import conformance as suite
+from tests.conformance import Harness
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import session
@@ -127,6 +129,15 @@ def equal(left: Any, right: Any) -> bool:
 def same() -> Callable[[Any, Any], bool]:
     """Equal in type, shape, dtype and every element."""
     return equal
+
+
+@pytest.fixture(scope="module", params=["local", "threads"])
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """Each backend of this package, with a group for each of the suite's sizes."""
+    mode: str = request.param
+    names = {size: f"of-{size}" for size in suite.SIZES}
+    with session(mode, groups=[DeviceGroup(name, size, "CPU") for size, name in names.items()]):
+        yield Harness(mode, names, str(tmp_path_factory.mktemp("gates")), in_process=mode == "local")
 
 
 @pytest.fixture

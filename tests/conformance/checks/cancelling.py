@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tests.conformance.harness import needs, raises
+from tests.conformance.harness import checks_of, needs, raises
 from tests.conformance.subjects.cancelled import Slow
 
 from twinkle_remote import get, submit
@@ -78,4 +78,4 @@ def who_uses_what_was_cancelled_fails(harness: Harness) -> None:
     assert get([slow.ran(), submit(other.dreams, 0.0)]) == [[], "dreamt"]
 
 
-CHECKS = (coroutines_are_cancelled, what_has_not_begun_does_not_run, who_uses_what_was_cancelled_fails)
+CHECKS = checks_of(globals())

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tests.conformance.harness import needs, plain, raises
+from tests.conformance.harness import checks_of, needs, plain, raises
 from tests.conformance.subjects.components import Holding, Writer
-from tests.conformance.subjects.echo import Batch, Echo, Pair, Reducer
+from tests.conformance.subjects.echo import Batch, Echo, Growing, Hoard, Pair, grow
 from tests.conformance.subjects.layouts import EIGHT, FOUR, SCATTERED, TWO
 
-from twinkle_mesh import balanced_slice
-from twinkle_remote import get
+from twinkle_remote import get, submit
 
 if TYPE_CHECKING:
     from tests.conformance.harness import Harness
-
-    from twinkle_mesh import DeviceMesh
 
 
 def collecting_gives_back_what_was_dispatched(harness: Harness) -> None:
@@ -57,45 +54,6 @@ def flatten_counts_each_data_rank_once(harness: Harness) -> None:
     assert harness.build(Echo, 4).copies(["row"]) == ["row"] * harness.workers(4)
 
 
-def none_is_a_list_in_rank_order_or_the_bare_value(harness: Harness) -> None:
-    """`none`: one result of each worker, in rank order; bare where one worker was called."""
-    for mesh in (None, FOUR["pp2 dp2"]):
-        assert harness.each(4, harness.build(Echo, 4, mesh=mesh).ranks()) == list(range(harness.workers(4)))
-    assert harness.build(Echo, 1).ranks() == 0
-    assert harness.build(Echo, 4).first_only(1) == (0, 1)
-
-
-def first_is_the_result_of_the_first_worker(harness: Harness) -> None:
-    """`first`: the first worker's result."""
-    for mesh in (None, FOUR["dp4"]):
-        assert harness.build(Echo, 4, mesh=mesh).rank_of_first() == 0
-
-
-def last_pp_is_the_last_stage_once_per_data_rank(harness: Harness) -> None:
-    """`last_pp`: the last stage's results, one for each data rank, in data order."""
-    for name, mesh in EIGHT.items():
-        want = [0] if harness.in_process else list(mesh.collect_ranks)
-        assert harness.build(Echo, 8, mesh=mesh).ranks_of_last_stage() == want, name
-
-
-def callable_collect_gets_results_and_mesh(harness: Harness) -> None:
-    """A callable collect gets every called worker's result and the mesh, or None without one."""
-    count = harness.workers(4)
-    assert harness.build(Echo, 4).by_function() == (count - 1, count, None)
-    assert harness.build(Echo, 4, mesh=FOUR["dp2 tp2"]).by_function() == (count - 1, count, count)
-
-
-def sum_and_mean_count_each_data_rank_once(harness: Harness) -> None:
-    """Sums and means over the data ranks equal those over all rows; a mean weighs each rank by its rows."""
-    rows = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
-    for name, mesh in EIGHT.items():
-        reducer = harness.build(Reducer, 8, mesh=mesh)
-        assert reducer.total(rows) == 511.0, name
-        assert math.isclose(reducer.mean(rows)["mean"], 511.0 / 9), name
-        assert math.isclose(reducer.mean_of_rows(rows), 511.0 / 9), name
-        assert math.isclose(reducer.mean_of_rows(rows[:3]), 7.0 / 3), name
-
-
 @needs("numpy", "torch")
 def later_writes_do_not_change_results(harness: Harness) -> None:
     """Later writes of a worker to a returned value do not change the result; arrays of a result are read-only."""
@@ -121,20 +79,25 @@ def later_writes_do_not_change_results(harness: Harness) -> None:
         assert not get(echo.rows({"x": numpy.ones(rows)}))["x"].flags.writeable
 
 
-def _data_slices(harness: Harness, mesh: DeviceMesh, length: int) -> list[Any]:
-    if harness.in_process:
-        return [slice(0, length)]
-    return [balanced_slice(length, mesh.data_world_size, part) for part in range(mesh.data_world_size)]
+def writes_are_seen_by_nobody_else(harness: Harness) -> None:
+    """A value that a caller or a worker writes to is its own: nobody else sees it, in any backend."""
+    kinds: tuple[type[Any], ...] = (list,) if harness.served else (list, set, bytearray, deque, Growing)
+    for kind in kinds:
+        hoard, other, value = harness.build(Hoard, 2), harness.build(Hoard, 2), kind()
+        one = [1] * harness.workers(2)
+        kept = submit(hoard.keep, value)
+        grow(value)
+        plain(kept)
+        assert harness.each(2, hoard.size()) == [0] * harness.workers(2), "its caller wrote to it"
+        assert harness.each(2, hoard.grow()) == one, "each rank has its own"
+        assert len(value) == 1, "a worker wrote to it"
+        given = submit(hoard.given)
+        plain(hoard.grow())
+        mine = plain(given)
+        assert len(mine) == 1, "its worker wrote to it later"
+        grow(mine)
+        plain(other.keep(given))
+        assert harness.each(2, other.size()) == one, "a reader wrote to it"
 
 
-CHECKS = (
-    collecting_gives_back_what_was_dispatched,
-    collecting_gives_back_arrays_and_tensors,
-    flatten_counts_each_data_rank_once,
-    none_is_a_list_in_rank_order_or_the_bare_value,
-    first_is_the_result_of_the_first_worker,
-    last_pp_is_the_last_stage_once_per_data_rank,
-    callable_collect_gets_results_and_mesh,
-    sum_and_mean_count_each_data_rank_once,
-    later_writes_do_not_change_results,
-)
+CHECKS = checks_of(globals())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.conformance.harness import raises
+from tests.conformance.harness import checks_of, raises
 from tests.conformance.subjects.coroutines import CONCURRENCY, Asks
 from tests.conformance.subjects.layouts import FOUR, TWO
 
 from twinkle_remote import get, submit
-from twinkle_remote.errors import CallTimeoutError, RemoteCallError
+from twinkle_remote.errors import CallTimeoutError
 
 if TYPE_CHECKING:
     from tests.conformance.harness import Harness
@@ -37,15 +37,6 @@ def async_methods_run_beside_each_other(harness: Harness) -> None:
     assert harness.each(4, asks.most()) == [CONCURRENCY] * harness.workers(4)
     begun = [f"begin {index}" for index in range(_CALLS)]
     assert harness.each(4, asks.log()) == [begun] * harness.workers(4)
-
-
-def async_methods_are_dispatched_and_collected(harness: Harness) -> None:
-    """Rows are divided and joined as for ordinary methods; lazy results go in and come out."""
-    asks, others = harness.build(Asks, 4, mesh=FOUR["dp2 tp2"]), harness.build(Asks, 2, mesh=TWO)
-    assert get(asks.rows([1, 2, 3])) == [1, 2, 3]
-    handed: Any = submit(asks.rows, [1, 2, 3, 4, 5])
-    assert get(others.rows(handed)) == [1, 2, 3, 4, 5]
-    assert get(others.echo({"rows": submit(asks.rows, [7, 8])})) == {"rows": [7, 8]}
 
 
 def async_methods_are_awaited(harness: Harness) -> None:
@@ -80,20 +71,4 @@ def async_methods_end_at_the_deadline(harness: Harness) -> None:
     assert get(asks.echo(1)) == 1
 
 
-def async_methods_raise(harness: Harness) -> None:
-    """An exception has the rank, its coordinate, and the coroutine's frames; the worker goes on."""
-    asks = harness.build(Asks, 2, mesh=TWO)
-    with raises(KeyError, "Asks.fails failed on", "dp=", "in fails", "asked for too much") as caught:
-        get(submit(asks.fails))
-    assert isinstance(caught.error, RemoteCallError)
-    assert get(asks.echo(1)) == 1
-
-
-CHECKS = (
-    async_methods_run_beside_each_other,
-    async_methods_are_dispatched_and_collected,
-    async_methods_are_awaited,
-    async_methods_know_their_place,
-    async_methods_end_at_the_deadline,
-    async_methods_raise,
-)
+CHECKS = checks_of(globals())

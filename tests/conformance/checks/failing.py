@@ -7,11 +7,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.conformance.harness import needs, plain, raises
+from tests.conformance.harness import checks_of, needs, plain, raises
 from tests.conformance.subjects.callers import Caller
-from tests.conformance.subjects.faults import (
-    Faulty,
-)
+from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import FOUR
 
 from twinkle_remote import get, submit
@@ -73,20 +71,6 @@ def failures_say_where_and_why(harness: Harness) -> None:
     assert "worker.py" not in caught.text and "method.py" not in caught.text, caught.text
 
 
-@needs(served="the first failure is reported at once, for one worker")
-def victims_are_folded_under_the_first_failure(harness: Harness) -> None:
-    """One message for a call that fails on every rank: the first, and the others in a line."""
-    faulty = harness.build(Faulty, 4)
-    if harness.in_process:
-        return
-    lazy = submit(faulty.fails_in_turn)
-    lazy_done(lazy, harness)
-    with raises(RuntimeError, "failed on rank 3", "and 3 more", "RuntimeError: victim") as caught:
-        lazy.result()
-    assert caught.text.count("RuntimeError: victim") == 1 and isinstance(caught.error, RemoteCallError)
-    assert len(caught.error.failures) == 4
-
-
 @needs(apart=True)
 def the_first_failure_surfaces_at_once(harness: Harness) -> None:
     """A failure is raised while other ranks still hang, whatever their rank."""
@@ -132,15 +116,6 @@ def _error_of(call: Callable[[], None]) -> str:
     return ""
 
 
-def failed_calls_leave_the_group_usable(harness: Harness) -> None:
-    """After an error the same component answers, and so do others on its group."""
-    faulty = harness.build(Faulty, 4)
-    with raises(ValueError, "bad value"):
-        plain(faulty.raises("value", (0, 1, 2, 3)))
-    assert faulty.takes([1, 2, 3]) == [1, 2, 3]
-    assert harness.build(Faulty, 4).takes([4]) == [4]
-
-
 def constructors_that_fail_say_so(harness: Harness) -> None:
     """A constructor that raises on one rank: the error of that rank, and a group that is usable."""
     rank = 0 if harness.in_process else 2
@@ -167,29 +142,6 @@ def deadlines_name_the_ranks_that_are_late(harness: Harness) -> None:
             assert caught.error.done == (0, 2) and caught.error.pending == (1, 3)
             assert time.monotonic() - began < 10.0
         assert faulty.takes([1, 2]) == [1, 2]
-
-
-@needs(apart=True)
-def waiting_may_have_a_limit_of_its_own(harness: Harness) -> None:
-    """`result(timeout)` raises without ending the call; a later wait gets the result."""
-    faulty = harness.build(Faulty, 2)
-    with gate(harness) as path:
-        lazy = submit(faulty.stalls_for_ever, path, [0])
-        with raises(CallTimeoutError, "is not done after"):
-            lazy.result(timeout=harness.patience)
-        assert not lazy.done()
-    assert lazy.result(timeout=30.0) == "open"
-
-
-@needs(apart=True)
-def consumers_are_not_later_than_their_producers(harness: Harness) -> None:
-    """A call whose argument is late raises the error of the late call."""
-    faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
-    with gate(harness) as path:
-        lazy = submit(faulty.stalls, path, [0])
-        with raises(CallTimeoutError, "Faulty.stalls", "[0] are not"):
-            plain(cast("Any", sink).takes(lazy))
-    assert sink.takes([1]) == [1]
 
 
 @needs(apart=True, served="a call is over with its first failure")
@@ -255,40 +207,39 @@ def a_loop_that_drops_its_results_stops_where_it_broke(harness: Harness) -> None
     assert plain(faulty.raises("value", [])) == 4
 
 
-def a_dropped_failure_is_raised_by_get_and_its_consumer_names_the_cause(harness: Harness) -> None:
-    """A result that the program holds fails for its owner; of a failure that was handed on, the consumer is raised."""
-    faulty, other = harness.build(Faulty, 2), harness.build(Faulty, 1)
-    held = submit(faulty.raises, "key")
-    value = submit(other.takes, [1, 2])
-    lazy_done(held, harness)
-    time.sleep(harness.patience)
-    submit(faulty.raises, "value")
-    time.sleep(harness.patience)
-    with raises(ValueError, "bad value", "Faulty.raises"):
-        get(value)
-    assert get(value) == [1, 2]
-    submit(other.echoes, cast("str", submit(faulty.raises, "value")))
-    time.sleep(2 * harness.patience)
-    with raises(ValueError, "Faulty.echoes did not run", "Faulty.raises failed on"):
-        plain(other.takes([3]))
-    assert plain(other.takes([3])) == [3]
-    with raises(KeyError, "missing"):
-        get(held)
+@needs(apart=True, served="the error names one rank, with the stacks of all")
+def every_late_rank_tells_where_it_is(harness: Harness) -> None:
+    """The error of a late call has the state of each late rank, also of one that waits for its arguments."""
+    faulty, sink = harness.build(Faulty, 2), harness.build(Faulty, 4)
+    with gate(harness) as path:
+        lazy = submit(faulty.stalls_for_ever, path, [0, 1])
+        waiting = cast("Any", submit(cast("Any", sink).echoes, lazy))
+        with raises(CallTimeoutError, "Faulty.echoes", "is not done after") as caught:
+            waiting.result(timeout=harness.patience)
+    assert isinstance(caught.error, CallTimeoutError)
+    assert _placed(caught.text) == caught.error.pending == (0, 1, 2, 3), caught.text
+    assert list(waiting.result(timeout=30.0)) == ["open"] * 4
 
 
-CHECKS = (
-    a_loop_that_drops_its_results_stops_where_it_broke,
-    a_dropped_failure_is_raised_by_get_and_its_consumer_names_the_cause,
-    a_method_that_waits_for_its_own_rank_fails_at_once,
-    failures_are_of_the_type_that_was_raised,
-    failures_say_where_and_why,
-    victims_are_folded_under_the_first_failure,
-    the_first_failure_surfaces_at_once,
-    what_cannot_be_pickled_arrives_or_is_named,
-    failed_calls_leave_the_group_usable,
-    constructors_that_fail_say_so,
-    deadlines_name_the_ranks_that_are_late,
-    waiting_may_have_a_limit_of_its_own,
-    consumers_are_not_later_than_their_producers,
-    consumers_fail_with_the_first_of_their_sources,
-)
+def _placed(text: str) -> Sequence[int]:
+    """Ranks whose line in a message has text below it."""
+    lines = text.splitlines()
+    found: list[int] = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        words = line.replace(",", "").rstrip(":").split()
+        if line.endswith(":") and words[0] in ("rank", "ranks") and below.startswith("    "):
+            found += [int(word) for word in words[1:]]
+    return tuple(sorted(found))
+
+
+def values_are_the_same_within_a_limit(harness: Harness) -> None:
+    """`result(timeout)` gives what `result()` gives, for small and for large values, and at a timeout of 0 too."""
+    faulty = harness.build(Faulty, 2)
+    for rows in ([1, 2, 3], list(range(50_000)), [{"text": "x" * 1000, "ids": list(range(100))}] * 500):
+        for timeout in (60.0, 0.0):
+            lazy = submit(cast("Any", faulty).takes, rows)
+            lazy.wait()
+            assert lazy.result(timeout=timeout) == plain(lazy) == rows
+
+
+CHECKS = checks_of(globals())

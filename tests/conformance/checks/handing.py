@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.conformance.harness import needs, plain, raises
+from tests.conformance.harness import checks_of, needs, plain, raises
 from tests.conformance.subjects.components import Counter
-from tests.conformance.subjects.echo import Echo, Holder, Reducer
+from tests.conformance.subjects.echo import Echo, Holder, Ledger, Reducer
 from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import EIGHT, FOUR, TWO
-from tests.conformance.subjects.tables import Ledger
 
-from twinkle_remote import Lazy, Replicate, concat, get, join, select, stats, stream, submit, take
-from twinkle_remote import map as mapped
+from twinkle_remote import Lazy, Replicate, concat, get, join, select, stats, submit, take
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -102,28 +99,6 @@ def handing_over_keeps_every_collect(harness: Harness) -> None:
         assert harness.each(2, sink.given_whole(call())) == harness.each(2, sink.given_whole(value)), value
 
 
-def slice_divides_lazy_lists_alone(harness: Harness) -> None:
-    """Dispatch "slice": a lazy list is divided over the workers, any other lazy value goes whole."""
-    mesh = FOUR["dp2 tp2"]
-    echo, sink = harness.build(Echo, 2, mesh=TWO), harness.build(Echo, 4, mesh=mesh)
-    for value in ([1, 2, 3, 4, 5], ([1, 2, 3], [4, 5, 6]), {"rows": [1, 2, 3]}, None):
-        lazy = submit(echo.rows, value) if value is not None else submit(echo.nothing)
-        assert harness.each(4, sink.given_by_worker(lazy)) == harness.each(4, sink.given_by_worker(value)), value
-    rows = submit(sink.rows_by_worker, submit(echo.rows, [1, 2, 3, 4, 5]))
-    assert echo.rows(rows) == [1, 2, 3, 4, 5]
-    same = submit(sink.rows_by_worker, submit(echo.rows, {"rows": [7]}))
-    assert echo.copies(same) == {"rows": [7] * (harness.shares(mesh) * harness.shares(TWO))}
-
-
-def handed_over_lengths_have_to_agree(harness: Harness) -> None:
-    """A lazy argument with another number of rows than the rest of the call: an error with both numbers."""
-    echo, sink = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Echo, 2, mesh=TWO)
-    with raises(DispatchError, "Echo.given", "3", "5", "Replicate"):
-        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), [1, 2, 3, 4, 5]))
-    with raises(DispatchError, "Echo.given", "3", "2", "Replicate"):
-        harness.each(2, sink.given(submit(echo.rows, [1, 2, 3]), submit(echo.rows, [1, 2])))
-
-
 def a_failed_producer_fails_its_consumers(harness: Harness) -> None:
     """A call with a failed lazy result as argument does not run; it raises the error of the producer."""
     faulty, sink = harness.build(Faulty, 4, mesh=FOUR["dp4"]), harness.build(Faulty, 2, mesh=TWO)
@@ -209,20 +184,6 @@ def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
             assert get(ledger.balanced(take(submit(ledger.balanced, rows), order))) == take(rows, order)
 
 
-def columns_are_selected_and_joined(harness: Harness) -> None:
-    """`select` before a call and `join` after it: rows with the added columns."""
-    for mesh in (*FOUR.values(), None):
-        maker, ledger = _ledger(harness, 8, EIGHT["dp4 cp2"]), _ledger(harness, 4, mesh)
-        value = plain(maker.make(list(range(7))))
-        for rows in (value, submit(maker.make, list(range(7)))):
-            graded = join(rows, submit(ledger.grade, select(rows, "ids"), by=3))
-            noted = submit(ledger.annotate, graded, "next")
-            wanted = {**value, "score": [3 * row for row in range(7)], "next": [row + 1 for row in range(7)]}
-            assert get(noted) == wanted and list(get(noted)) == list(wanted)
-            pairs = submit(ledger.pairs, take(select(noted, "ids", "score"), [6, 0, 0]))
-            assert get(pairs) == [(row, 3 * row, False) for row in (6, 0, 0)]
-
-
 @needs(apart=True)
 def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
     """The next call fetches the columns that it reads, from the workers that made them."""
@@ -235,48 +196,4 @@ def columns_that_are_not_read_do_not_move(harness: Harness) -> None:
         assert sum(used.worker_fetched.values()) < 0.1 * 200 * 20_000, used
 
 
-def a_function_of_rows_runs_where_they_are(harness: Harness) -> None:
-    """`map`: on the workers that hold the parts; a session that carries no functions refuses it by name."""
-    ledger = _ledger(harness, 4, FOUR["dp2 tp2"])
-    if harness.served:
-        with raises(DispatchError, "map"):
-            get(mapped(submit(ledger.make, [1, 2, 3]).hand_over(), _texts))
-        return
-    rows = submit(ledger.make, [1, 2, 3]).hand_over()
-    assert get(mapped(rows, _texts)) == mapped(get(rows), _texts) == ["1", "1", "2", "2", "3", "3"]
-    assert get(take(mapped(take(rows, [2, 0]), _texts), [0, 2])) == ["3", "1"]
-
-
-def _texts(rows: dict[str, Any]) -> list[str]:
-    return [text for row in rows["ids"] for text in [str(row)] * 2]
-
-
-def a_stream_adds_columns(harness: Harness) -> None:
-    """Stages that add columns, some with more arguments: the rows of the loop by hand."""
-    maker, ledger = _ledger(harness, 4, FOUR["dp2 tp2"]), _ledger(harness, 2, TWO)
-    source = [[0, 1, 2], [3], [4, 5, 6, 7]]
-    wanted = [get(ledger.annotate(get(maker.make(rows)), "next")) for rows in source]
-    stages: Any = (maker.make, partial(ledger.annotate, name="next"))
-    for ahead in (0, 8):
-        with stream(source, *stages, ahead=ahead) as batches:
-            assert [get(batch) for batch in batches] == wanted
-
-
-CHECKS = (
-    handing_over_gives_each_rank_the_same_rows,
-    handing_over_takes_unequal_lengths,
-    handing_over_works_at_any_depth,
-    handing_over_keeps_every_collect,
-    slice_divides_lazy_lists_alone,
-    handed_over_lengths_have_to_agree,
-    a_failed_producer_fails_its_consumers,
-    results_move_from_worker_to_worker,
-    lazy_collect_and_sync_say_when,
-    calls_return_before_they_are_done,
-    tables_are_what_their_values_are,
-    rows_that_are_divided_by_costs_come_in_order,
-    columns_are_selected_and_joined,
-    columns_that_are_not_read_do_not_move,
-    a_function_of_rows_runs_where_they_are,
-    a_stream_adds_columns,
-)
+CHECKS = checks_of(globals())

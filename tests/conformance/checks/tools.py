@@ -1,61 +1,21 @@
-"""Checks: submit, explain, run_on_workers, stats, current_worker, and what a second `initialize` does."""
+"""Checks: run_on_workers, stats and current_worker; a task ends with its calls, and no failure is lost."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from tests.conformance.harness import SIZES, needs, plain, raises
+from tests.conformance.harness import SIZES, checks_of, needs, plain, raises
+from tests.conformance.subjects import callers
 from tests.conformance.subjects.components import Caller, Counter
-from tests.conformance.subjects.echo import Echo
-from tests.conformance.subjects.faults import Faulty
-from tests.conformance.subjects.layouts import EIGHT, FOUR
+from tests.conformance.subjects.layouts import FOUR
 
-from twinkle_mesh import DeviceGroup
-from twinkle_remote import Lazy, current_worker, explain, initialize, run_on_workers, stats, submit
-from twinkle_remote.errors import AlreadyInitializedError, DispatchError
-from twinkle_remote.sessions.current import running
+from twinkle_remote import current_worker, get, run_on_workers, submit
+from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
     from tests.conformance.harness import Harness
-
-
-def submit_is_always_lazy(harness: Harness) -> None:
-    """`submit` gives a lazy result, whatever the function's option is, and refuses other callables."""
-    echo = harness.build(Echo, 2)
-    for method in (echo.rows, echo.at_once, echo.after_all):
-        lazy = submit(method, [1, 2])
-        assert isinstance(lazy, Lazy)
-        assert lazy.result() == [1, 2]
-    with raises(TypeError, "remote function of a component"):
-        submit(len, [1])
-    if not harness.in_process:
-        with raises(TypeError, "remote function of a component"):
-            submit(Counter(1).add)
-    with raises(TypeError, "Echo.rows", "missing"):
-        cast("Any", submit)(echo.rows)
-
-
-@needs(served="the client divides nothing")
-def explain_tells_what_a_call_would_do(harness: Harness) -> None:
-    """`explain` shows rank, coordinate, slice of each argument, and the ranks that are read; nothing runs."""
-    mesh = EIGHT["dp2 pp2 tp2"]
-    faulty = harness.build(Faulty, 8, mesh=mesh)
-    found = explain(faulty.takes, [1, 2, 3])
-    assert [row.rank for row in found.rows] == list(range(harness.workers(8)))
-    if harness.in_process:
-        assert found.rows[0].arguments == {"rows": "list[0:3]"} and found.reads == (0,)
-    else:
-        slices = [row.arguments["rows"] for row in found.rows]
-        assert slices == [f"list[{part.start}:{part.stop}]" for part in (mesh.get_slice(3, rank) for rank in range(8))]
-        assert [row.coordinate for row in found.rows] == [mesh.coordinate(rank) for rank in range(8)]
-        assert found.reads == tuple(mesh.collect_ranks) and "rows joined" in found.collect
-    assert "Faulty.takes" in str(found) and harness.groups[8] in str(found)
-    assert harness.each(8, faulty.count()) == [0] * harness.workers(8)
-    with raises(TypeError, "Faulty.takes", "missing"):
-        cast("Any", explain)(faulty.takes)
-    with raises(DispatchError, "Faulty.takes", "generator"):
-        explain(faulty.takes, cast("Any", (i for i in range(3))))
 
 
 def functions_run_on_the_workers(harness: Harness) -> None:
@@ -69,10 +29,6 @@ def functions_run_on_the_workers(harness: Harness) -> None:
     assert run_on_workers(counter, _add, [(rank,) for rank in range(count)]) == [
         (rank, 10 + rank) for rank in range(count)
     ]
-    with raises(ValueError, f"{count} workers", "7"):
-        run_on_workers(counter, _add, [(1,)] * 7)
-    with raises(TypeError, "expected a component, got int"):
-        run_on_workers(5, _add)
 
 
 def _add(counter: Counter, amount: int) -> tuple[int | None, int]:
@@ -92,21 +48,6 @@ def the_context_tells_where_code_runs(harness: Harness) -> None:
     assert current_worker().rank is None
 
 
-@needs(served="a record is that of one worker")
-def stats_count_what_calls_moved(harness: Harness) -> None:
-    """One record for each call: its method, its ranks, their times and bytes."""
-    echo = harness.build(Echo, 4)
-    plain(echo.ranks())
-    record = [one for one in stats() if one.method == "Echo.ranks"][-1]
-    assert record.group == harness.groups[4]
-    assert record.workers == harness.workers(4) == len(record.ranks) and not record.failed
-    assert record.skew_seconds >= 0.0 and record.queue_seconds >= 0.0 and record.driver_seconds > 0.0
-    faulty = harness.build(Faulty, 2)
-    with raises(KeyError):
-        plain(faulty.raises("key"))
-    assert [one for one in stats() if one.method == "Faulty.raises"][-1].failed[0] == 0
-
-
 def stats_count_the_calls_of_workers(harness: Harness) -> None:
     """A call that a component makes has its record in the `stats()` of the process that makes it, also if it fails."""
     counter = harness.build(Counter, 4, 10)
@@ -120,19 +61,6 @@ def stats_count_the_calls_of_workers(harness: Harness) -> None:
     assert made == [("Counter.add", group, four, False), ("Counter.add", group, four, True)], made
 
 
-def a_second_initialize_is_checked(harness: Harness) -> None:
-    """`initialize` with the same arguments does nothing; with others it is an error that shows the difference."""
-    groups = [DeviceGroup(harness.groups[size], size, "CPU") for size in SIZES]
-    before = running()
-    initialize(harness.mode, groups=groups, **harness.options)
-    assert running() is before
-    with raises(AlreadyInitializedError, "lazy_collect: True before, False now", "shutdown"):
-        initialize(harness.mode, groups=groups, lazy_collect=False, **harness.options)
-    with raises(AlreadyInitializedError, "groups"):
-        initialize(harness.mode, groups=groups[:2], **harness.options)
-    assert running() is before
-
-
 @needs(apart=True)
 def many_calls_with_dropped_results_run_in_order(harness: Harness) -> None:
     """A thousand calls whose results are dropped run in order; the number of pending calls stays limited."""
@@ -142,13 +70,22 @@ def many_calls_with_dropped_results_run_in_order(harness: Harness) -> None:
     assert counter.current == 1000
 
 
-CHECKS = (
-    submit_is_always_lazy,
-    explain_tells_what_a_call_would_do,
-    functions_run_on_the_workers,
-    the_context_tells_where_code_runs,
-    stats_count_what_calls_moved,
-    stats_count_the_calls_of_workers,
-    a_second_initialize_is_checked,
-    many_calls_with_dropped_results_run_in_order,
-)
+def a_task_ends_with_the_calls_that_it_made(harness: Harness) -> None:
+    """Also with the calls that those make, and so on; their lazy results were dropped."""
+    made = [harness.build(callers.Caller, size) for size in SIZES[::-1]]
+    path = Path(harness.folder, f"touched-{time.monotonic_ns()}")
+    plain(made[0].passes_on(made[1:], str(path), 0.1))
+    assert path.exists()
+
+
+def a_task_fails_with_a_call_that_it_made(harness: Harness) -> None:
+    """The error names the worker that made the call, and its line there; of a coroutine too."""
+    caller, other = harness.build(callers.Caller, 1), harness.build(callers.Caller, 2)
+    maker = f" on {harness.groups[1]}[0/1]"
+    for call in (caller.lets_fail, caller.lets_fail_later):
+        with raises(KeyError, "Caller.raises failed on", f"called from {callers.__file__}:", maker):
+            get(submit(call, other))
+    assert plain(caller.value(1)) == 1
+
+
+CHECKS = checks_of(globals())

@@ -25,23 +25,19 @@ class Caller:
 
     @remote_function(dispatch="all", collect="first")
     def touches(self, path: str, seconds: float) -> None:
-        """Touch a file after so many seconds."""
         time.sleep(seconds)
         Path(path).touch()
 
     @remote_function(dispatch="all", collect="first")
     def lets_fail(self, other: Caller) -> None:
-        """Call what raises."""
         submit(other.raises)
 
     @remote_function(dispatch="all", collect="first")
     async def lets_fail_later(self, other: Caller) -> None:
-        """The same, in a coroutine."""
         submit(other.raises)
 
     @remote_function(dispatch="all", collect="first")
     def raises(self) -> None:
-        """Raise."""
         raise KeyError("unseen")
 
     @remote_function(dispatch="all", collect="first")
@@ -57,17 +53,14 @@ class Caller:
 
     @remote_function(dispatch="all", collect="first")
     def waits_for_another(self, other: Caller) -> int:
-        """Wait for another component."""
         return get(submit(other.value, submit(other.later, 1).hand_over()))
 
     @remote_function(dispatch="all", collect="first")
     def value(self, number: int) -> int:
-        """The number."""
         return number
 
     @remote_function(dispatch="all", collect="first")
     async def later(self, number: int) -> int:
-        """The number, of a coroutine."""
         return number
 
     @remote_function(dispatch="all", collect="first")

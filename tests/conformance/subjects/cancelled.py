@@ -18,7 +18,6 @@ class Slow:
 
     @remote_function(dispatch="all", collect="first")
     def sleeps(self, seconds: float) -> str:
-        """Take time."""
         self._ran.append(f"def {seconds}")
         time.sleep(seconds)
         return "slept"
@@ -36,11 +35,9 @@ class Slow:
 
     @remote_function(dispatch="all", collect="first")
     def uses(self, value: Any) -> Any:
-        """The value."""
         self._ran.append("use")
         return value
 
     @remote_function(dispatch="all", collect="first")
     def ran(self) -> list[str]:
-        """The calls that have run."""
         return list(self._ran)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote import current_worker, get, on, remote_class, remote_function, stats, submit
+from tests.conformance.subjects.echo import data_rank
+
+from twinkle_remote import current_worker, get, remote_class, remote_function, stats, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from twinkle_mesh import DeviceMesh
 
 
 @remote_class()
@@ -26,7 +27,6 @@ class Counter:
 
     @remote_function(dispatch="all", collect="first")
     def add(self, amount: int = 1) -> int:
-        """Count."""
         self.value += amount
         return self.value
 
@@ -44,26 +44,21 @@ class Counter:
     @property
     @remote_function(dispatch="all", collect="first")
     def current(self) -> int:
-        """The value."""
         return self.value
 
     @property
     def hidden(self) -> int:
-        """A property that is not remote."""
         return self.value
 
     @staticmethod
     def twice(value: int) -> int:
-        """A static method."""
         return 2 * value
 
     @classmethod
     def named(cls) -> str:
-        """A class method."""
         return cls.__name__
 
     def private(self) -> int:
-        """A method that is not remote."""
         return self.value
 
     def __call__(self) -> int:
@@ -85,24 +80,20 @@ class Writer:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def doubled(self, rows: Any) -> Any:
-        """Twice the rows, written in place."""
         rows *= 2
         return rows
 
     @remote_function(dispatch="all", collect="first")
     def clear(self, batch: Any) -> None:
-        """Write zeros to all of a batch."""
         for value in batch.values():
             value[:] = 0
 
     @remote_function(dispatch="all", collect="first")
     def held(self) -> Any:
-        """The value that it holds."""
         return self.value
 
     @remote_function(dispatch="all", collect="first")
     def add(self, amount: int) -> None:
-        """Add to what it holds, in place."""
         for value in self.value.values():
             value += amount
 
@@ -119,12 +110,8 @@ class Holding(Writer):
 class Caller:
     """Uses another component."""
 
-    def __init__(self, other: Counter, mine: bool = False) -> None:
+    def __init__(self, other: Counter) -> None:
         self.other = other
-        self.own: Counter | None = None
-        group = current_worker().group
-        if mine and group is not None:
-            self.own = on(group).create(Counter, 100)
 
     @remote_function(dispatch="all", collect="none")
     def call_other(self, amount: int) -> int:
@@ -133,19 +120,12 @@ class Caller:
 
     @remote_function(dispatch="all", collect="first", execute="first")
     def call_given(self, other: Counter, amount: int) -> int:
-        """Call what the call was given."""
         return int(other.add(amount))
 
     @remote_function(dispatch="all", collect="first", execute="first")
     def calls_made(self, since: float) -> list[tuple[str, str, int, bool]]:
         """The calls of this process since a time: method, group, number of workers, whether it failed."""
         return [(one.method, one.group, one.workers, bool(one.failed)) for one in stats() if one.submitted >= since]
-
-    @remote_function(dispatch="all", collect="first")
-    def own_type(self) -> str:
-        """The type that was built for the worker's own group, and its count."""
-        assert self.own is not None
-        return f"{type(self.own).__name__} {self.own.add(1)} {type(self.own) is Counter}"
 
 
 @remote_class()
@@ -154,7 +134,6 @@ class Anywhere:
 
     @remote_function(dispatch="any", collect="first")
     def rank(self, prompt: str = "") -> int | None:
-        """The first rank that runs it."""
         return current_worker().rank
 
     @remote_function(dispatch="any", collect="first")
@@ -167,17 +146,14 @@ class Anywhere:
 
     @remote_function(dispatch="any")
     def peers(self) -> int | None:
-        """Each rank that runs it."""
         return current_worker().rank
 
     @remote_function(dispatch="any", collect="flatten")
     def rows(self, rows: list[int]) -> list[int]:
-        """The rows, once."""
         return rows
 
     @remote_function(dispatch="any", collect="first", sticky="key")
     async def sticky(self, key: Any, rows: Sequence[int] = ()) -> int | None:
-        """The first rank that runs it."""
         return current_worker().rank
 
 
@@ -192,24 +168,71 @@ class Prompter:
 
     @remote_function(dispatch="all")
     def sticks(self, other: Anywhere, keys: list[Any]) -> list[int | None]:
-        """The ranks of some calls by keys."""
         return [get(submit(other.sticky, key)) for key in keys]
 
 
+class Weights:
+    """Weights of a component; they support weak references."""
+
+
+_held: dict[str, weakref.ref[Weights]] = {}
+
+
 @remote_class()
-class Placed:
-    """Declares the keywords of placement."""
+class Holder:
+    """Holds weights, in a cycle.
 
-    def __init__(
-        self, device_mesh: DeviceMesh | None = None, remote_group: str | None = None, instance_id: str | None = None
-    ) -> None:
-        self.mesh = device_mesh
-        self.group = remote_group
-        self.id = instance_id
+    Args:
+        name: Name of the weights in its process.
+    """
 
-    @remote_function(collect="first")
-    def told(self) -> tuple[Any, ...]:
-        """The constructor's arguments, and the worker's context."""
-        worker = current_worker()
-        sizes = None if self.mesh is None else self.mesh.shape
-        return self.group, self.id, sizes, self.mesh == worker.mesh, worker.group, dict(worker.coordinate)
+    def __init__(self, name: str) -> None:
+        self.weights = Weights()
+        self.itself = self
+        _held[name] = weakref.ref(self.weights)
+
+    @remote_function(dispatch="all", collect="first")
+    def rows(self, rows: list[int]) -> list[int]:
+        return rows
+
+    @remote_function(dispatch="all")
+    def holds(self, name: str) -> bool:
+        """Whether the weights of that name are still there in this process."""
+        return _held[name]() is not None
+
+
+@remote_class()
+class Keeper:
+    """Holds another component's handle.
+
+    Args:
+        holder: The handle.
+    """
+
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
+
+    @remote_function(dispatch="all", collect="first")
+    def asks(self) -> list[int]:
+        return self.holder.rows([1])
+
+
+@remote_class()
+class Numbers:
+    """An iterator of its own: its `__iter__` only returns it."""
+
+    def __init__(self, stop: int) -> None:
+        self.at = 0
+        self.stop = stop
+
+    def __iter__(self) -> Numbers:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self.at >= self.stop:
+            raise StopIteration
+        self.at += 1
+        return [10 * self.at + data_rank()]
+
+    def __len__(self) -> int:
+        return self.stop - self.at

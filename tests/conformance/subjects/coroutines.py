@@ -29,13 +29,11 @@ class Asks:
 
     @remote_function(dispatch="all", collect="first")
     async def echo(self, value: object) -> object:
-        """Identity."""
         await asyncio.sleep(0)
         return value
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     async def rows(self, rows: list[int]) -> list[int]:
-        """Identity, by data rank."""
         await asyncio.sleep(0)
         return rows
 
@@ -54,12 +52,10 @@ class Asks:
 
     @remote_function(dispatch="all")
     def open(self) -> None:
-        """Let `opened` go on."""
         self._open.set()
 
     @remote_function(dispatch="all", timeout=1.0)
     async def late(self) -> None:
-        """Wait for longer than the deadline."""
         try:
             await waits_deep(600.0)
         finally:
@@ -67,7 +63,6 @@ class Asks:
 
     @remote_function(dispatch="all")
     async def fails(self) -> None:
-        """Raise after an await."""
         await asyncio.sleep(0)
         raise KeyError("asked for too much")
 
@@ -81,20 +76,9 @@ class Asks:
 
     @remote_function(dispatch="all")
     def log(self) -> list[str]:
-        """The events so far."""
         return list(self._log)
 
     @remote_function(dispatch="all")
     def most(self) -> int:
         """The number of calls of `opened` that were inside at once."""
         return self._most
-
-
-@remote_class()
-class Maker:
-    """A method whose result is a generator."""
-
-    @remote_function(dispatch="all", execute="first")
-    def returns_generator(self) -> object:
-        """A plain function whose result is a generator."""
-        return (row for row in (1, 2))

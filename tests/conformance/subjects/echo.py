@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinkle_remote import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from twinkle_mesh import DeviceMesh
 
@@ -29,30 +27,6 @@ class Pair(NamedTuple):
 
     left: list[Any]
     right: list[Any]
-
-
-class Table(Mapping[str, Any]):
-    """A mapping with a name."""
-
-    def __init__(self, columns: Mapping[str, Any], name: str = "") -> None:
-        self._columns = dict(columns)
-        self.name = name
-
-    def __getitem__(self, key: str) -> Any:
-        return self._columns[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-
-class Side(Enum):
-    """A class that has a length and items, and no rows."""
-
-    LEFT = 1
-    RIGHT = 2
 
 
 @dataclass
@@ -81,12 +55,10 @@ class Echo:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def rows(self, rows: Any) -> Any:
-        """Identity, by data rank."""
         return rows
 
     @remote_function(dispatch="slice", collect="flatten")
     def rows_by_worker(self, rows: Any) -> Any:
-        """Identity, by worker."""
         return rows
 
     @remote_function(dispatch="all", collect="flatten")
@@ -96,7 +68,6 @@ class Echo:
 
     @remote_function(dispatch="all", collect="first")
     def whole(self, value: Any) -> Any:
-        """Identity of the first worker."""
         return value
 
     @remote_function(dispatch="slice_dp")
@@ -111,7 +82,6 @@ class Echo:
 
     @remote_function(dispatch="all")
     def given_whole(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what each worker was given."""
         return current_worker().rank, args, kwargs
 
     @remote_function(dispatch=by_worker)
@@ -121,17 +91,14 @@ class Echo:
 
     @remote_function(execute="first")
     def first_only(self, rows: Any) -> Any:
-        """Run on the first worker alone."""
         return current_worker().rank, rows
 
     @remote_function(collect="first")
     def rank_of_first(self) -> Any:
-        """The first worker's rank."""
         return current_worker().rank
 
     @remote_function()
     def ranks(self) -> Any:
-        """Every worker's rank."""
         return current_worker().rank
 
     @remote_function(collect="last_pp")
@@ -141,12 +108,10 @@ class Echo:
 
     @remote_function(collect=last_and_mesh)
     def by_function(self) -> Any:
-        """Collected by a callable."""
         return current_worker().rank
 
     @remote_function(dispatch="slice_dp", collect="flatten", lazy_collect=False)
     def at_once(self, rows: Any) -> Any:
-        """Identity, collected on the driver."""
         return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten", sync=True)
@@ -172,27 +137,15 @@ class Echo:
 
     @remote_function(dispatch="slice_dp")
     def sizes(self, rows: Any) -> int:
-        """Rows that each worker was given."""
         return len(rows)
 
     @remote_function(dispatch="all", collect="first")
     def type_of(self, value: Any) -> str:
-        """Name of the type that arrived."""
         return type(value).__name__
 
     @remote_function(dispatch="all", collect="first")
     def nothing(self) -> None:
         """None."""
-
-    @remote_function(dispatch="all", collect="first")
-    def returns_generator(self) -> Any:
-        """A generator."""
-        return (i for i in range(3))
-
-    @remote_function(dispatch="all", collect="first")
-    def writes(self, rows: list[Any]) -> int:
-        """Count rows without touching them."""
-        return len(rows)
 
 
 @remote_class()
@@ -201,12 +154,10 @@ class Reducer:
 
     @remote_function(dispatch="slice_dp", collect="sum")
     def total(self, rows: list[float]) -> float:
-        """Sum of the rows."""
         return sum(rows)
 
     @remote_function(dispatch="slice_dp", collect="mean")
     def mean(self, rows: list[float]) -> dict[str, float]:
-        """Mean of the rows; NaN without rows."""
         return {"mean": sum(rows) / len(rows) if rows else float("nan")}
 
     @remote_function(dispatch="slice_dp", collect="mean")
@@ -220,22 +171,6 @@ class Reducer:
         data = data_rank()
         return {"all": 1, f"rank {data}": data, "in": {"deep": [1.0, 2.0]}, "name": "same", "none": None}
 
-    @remote_function(dispatch="all", collect="mean")
-    def arrays(self, kind: str) -> Any:
-        """A vector of one kind of array or tensor."""
-        data = data_rank()
-        return {"vector": _vector(kind, [data, data + 2]), "scalar": float(data)}
-
-    @remote_function(dispatch="all", collect="mean")
-    def strings(self) -> str:
-        """Strings that differ, which cannot be reduced."""
-        return f"rank {data_rank()}"
-
-    @remote_function(dispatch="all", collect="sum")
-    def shapes(self) -> list[int]:
-        """Lists of different lengths."""
-        return [1] * (data_rank() + 1)
-
 
 def data_rank() -> int:
     """The running worker's data rank; its rank without a mesh."""
@@ -245,10 +180,93 @@ def data_rank() -> int:
     return worker.rank if worker.mesh is None else worker.mesh.data_rank(worker.rank)
 
 
-def _vector(kind: str, values: Sequence[int]) -> Any:
-    from importlib import import_module
+def out_of_order(costs: Sequence[float]) -> list[float]:
+    """Costs that put the rows of all ranks out of their order."""
+    return [(7 * row * row + 3) % 11 for row in range(len(costs))]
 
-    library, _, dtype = kind.partition(".")
-    module = import_module(library)
-    make = module.array if library == "numpy" else module.tensor
-    return make(list(values), dtype=getattr(module, dtype))
+
+@remote_class()
+class Ledger:
+    """Makes rows with columns, and looks at some of them."""
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def make(self, rows: list[int], width: int = 1000) -> dict[str, Any]:
+        """A narrow column, a wide one, and a note."""
+        return {"ids": rows, "wide": [bytes([row % 256]) * width for row in rows], "note": "same"}
+
+    @remote_function(dispatch="slice_dp", collect="flatten", balance=out_of_order)
+    def balanced(self, rows: Any) -> Any:
+        return rows
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def grade(self, rows: dict[str, Any], by: int = 2) -> dict[str, Any]:
+        return {"score": [by * one for one in rows["ids"]]}
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def pairs(self, rows: dict[str, Any]) -> list[Any]:
+        """The values of two columns, and whether the wide one is there."""
+        return [(one, score, "wide" in rows) for one, score in zip(rows["ids"], rows["score"], strict=True)]
+
+
+class Growing:
+    """An object that holds rows in a field, and can be written to."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def grow(value: Any) -> None:
+    """Write to a container: one more item."""
+    held = value.held if isinstance(value, Growing) else value
+    (held.add if isinstance(held, set) else held.append)(len(held))
+
+
+@remote_class()
+class Hoard:
+    """Keeps a value, and writes to it."""
+
+    kept: Any = None
+
+    @remote_function(dispatch="all")
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    @remote_function(dispatch="all")
+    def grow(self) -> int:
+        """Write to the value that it keeps; returns its size."""
+        grow(self.kept)
+        return len(self.kept)
+
+    @remote_function(dispatch="all")
+    def size(self) -> int:
+        """The size of the value that it keeps."""
+        return len(self.kept)
+
+    @remote_function(dispatch="all", collect="first")
+    def given(self) -> Any:
+        return self.kept
+
+
+@remote_class()
+class Stages:
+    """Stages that remember what they were given."""
+
+    def __init__(self) -> None:
+        self.given: list[list[int]] = []
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    def tenfold(self, rows: list[int]) -> list[int]:
+        self.given.append(list(rows))
+        return [10 * row for row in rows]
+
+    @remote_function(dispatch="slice_dp", collect="flatten")
+    async def later(self, rows: list[int]) -> list[int]:
+        return [10 * row for row in rows]
+
+    @remote_function(dispatch="all", collect="none", lazy_collect=False)
+    def calls(self) -> tuple[int, list[list[int]]]:
+        """The rank, and what it was given in each call."""
+        return current_worker().rank or 0, self.given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinkle_remote import current_worker, remote_class, remote_function
 
@@ -43,7 +43,6 @@ class Faulty:
 
     @remote_function(dispatch="all")
     def echoes(self, value: str) -> str:
-        """Give a value back, on every rank."""
         return value
 
     @remote_function(dispatch="all")
@@ -59,7 +58,6 @@ class Faulty:
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def broken_rows(self, rows: list[int]) -> list[int]:
-        """Rows that one rank fails to give."""
         if current_worker().rank == 0:
             raise KeyError("row")
         return rows
@@ -71,7 +69,6 @@ class Faulty:
 
     @remote_function(dispatch="all", collect="first", timeout=0.3, sync=True)
     def stalls_sync(self, gate: str, ranks: Sequence[int]) -> str:
-        """The same, waited for in the call."""
         return self._stall(gate, ranks)
 
     @remote_function(dispatch="all", collect="first")
@@ -91,68 +88,12 @@ class Faulty:
         """The same, and every rank's result is read."""
         return self.fails_while_others_wait(gate)
 
-    @remote_function(dispatch="all", collect="first")
-    def fails_in_turn(self) -> None:
-        """Every rank raises; the highest is the first."""
-        worker = current_worker()
-        assert worker.rank is not None
-        time.sleep(0.05 * (worker.world_size - 1 - worker.rank))
-        raise RuntimeError(f"failed on rank {worker.rank}" if worker.rank == worker.world_size - 1 else "victim")
-
     def _stall(self, gate: str, ranks: Sequence[int]) -> str:
         if current_worker().rank in ranks:
             until = time.monotonic() + 20.0
             while not os.path.exists(gate) and time.monotonic() < until:
                 time.sleep(0.005)
         return "open"
-
-
-class NeedyError(Exception):
-    """An exception whose constructor takes other arguments than its `args`."""
-
-    def __init__(self, code: int, *, detail: str) -> None:
-        super().__init__(f"code {code}")
-        self.code = code
-        self.detail = detail
-
-
-class FieldsError(OSError):
-    """An exception of a class written in C, with a constructor of its own."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(2, f"no {field}", "weights.pt")
-        self.field = field
-
-
-class LockedError(ValueError):
-    """An exception with a lock in it, and in its arguments."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, threading.Lock())
-        self.lock = threading.Lock()
-        self.name = name
-
-
-class LiarError(Exception):
-    """An exception that unpickles as something else."""
-
-    def __reduce__(self) -> Any:
-        return str, ("lie",)
-
-
-class UnpicklableError(Exception):
-    """An exception that does not pickle."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.hold = lambda: None
-
-
-class MuteError(Exception):
-    """An exception whose `__str__` raises."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
 
 
 def make_error(kind: str) -> BaseException:
@@ -162,16 +103,8 @@ def make_error(kind: str) -> BaseException:
         "value": ValueError("bad value"),
         "file": FileNotFoundError(2, "No such file", "weights.pt"),
         "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        "needy": NeedyError(7, detail="why"),
-        "fields": FieldsError("bias"),
-        "liar": LiarError("truth"),
-        "locked": LockedError("held"),
-        "needy group": ExceptionGroup("several", [NeedyError(8, detail="inside"), LockedError("too")]),
-        "unpicklable": UnpicklableError("cannot travel"),
-        "mute": MuteError(),
         "group": ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
         "stop": StopIteration("early"),
-        "exit": SystemExit(3),
         "assertion": AssertionError("unequal"),
     }
     return errors[kind]

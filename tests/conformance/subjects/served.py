@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
-from tests.conformance.subjects import (
-    aliases,
-    callers,
-    cancelled,
-    classes,
-    components,
-    coroutines,
-    echo,
-    faults,
-    kinds,
-    lifetimes,
-    loops,
-    streamed,
-    tables,
-)
+from tests.conformance import subjects
+from tests.conformance.subjects.echo import Batch, Holder, Pair
 
 from twinkle_remote.protocol.call import is_component_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
-_MODULES: tuple[ModuleType, ...] = (
-    aliases,
-    callers,
-    cancelled,
-    classes,
-    components,
-    coroutines,
-    echo,
-    faults,
-    kinds,
-    lifetimes,
-    loops,
-    streamed,
-    tables,
-)
-VALUE_TYPES: tuple[type, ...] = (echo.Batch, echo.Pair, echo.Side, echo.Holder)
+VALUE_TYPES: tuple[type, ...] = (Batch, Pair, Holder)
 
 
 def served_classes() -> Sequence[type]:
     """All components of the suite."""
-    found = [value for module in _MODULES for value in vars(module).values() if isinstance(value, type)]
+    modules = [
+        importlib.import_module(f"{subjects.__name__}.{one.name}") for one in pkgutil.iter_modules(subjects.__path__)
+    ]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     return list(dict.fromkeys(cls for cls in found if is_component_type(cls)))

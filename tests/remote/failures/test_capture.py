@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.conformance.subjects.faults import make_error
+from tests.remote.failures.errors import make_error
 
 from twinkle_remote import RemoteCallError, WorkerDiedError
 from twinkle_remote.failures.report import raise_failures

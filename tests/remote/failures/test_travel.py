@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.conformance.subjects.faults import FieldsError, LockedError, NeedyError
+from tests.remote.failures.errors import FieldsError, LockedError, NeedyError
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import RemoteCallError, get, on, remote_class, remote_function, session

@@ -5,13 +5,15 @@ from __future__ import annotations
 import array
 import dataclasses
 import functools
+import importlib
 import io
 import itertools
 import types
-from collections import ChainMap, OrderedDict, UserDict, defaultdict, deque
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections import OrderedDict, UserDict, defaultdict, deque
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -19,6 +21,8 @@ import pyarrow as pa
 import torch
 
 from twinkle_data import Batch as LoaderBatch
+
+BatchEncoding: Any = importlib.import_module("transformers").BatchEncoding
 
 
 @dataclasses.dataclass
@@ -60,31 +64,6 @@ class Units(np.ndarray[Any, Any]):
 
 class Marked(torch.Tensor):
     pass
-
-
-class Grid(MutableMapping[str, Any]):
-    """Columns by name, rows by iteration."""
-
-    def __init__(self, columns: Any) -> None:
-        self._columns = dict(columns)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._columns[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._columns[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._columns[key]
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def keys(self) -> Any:
-        return self._columns.keys()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([{"row": row} for row in self._columns["x"]])
 
 
 class Box:
@@ -135,6 +114,11 @@ def _jagged(numbers: Sequence[int], dim: int) -> Any:
     return torch.nested.nested_tensor_from_jagged(held.to(torch.int64), offsets, jagged_dim=dim)
 
 
+def _dataset(numbers: Sequence[int]) -> Any:
+    features = datasets.Features({"x": datasets.Value("int32"), "s": datasets.Value("string")})
+    return datasets.Dataset.from_dict({"x": list(numbers), "s": list(map(str, numbers))}, features=features)
+
+
 def _cached(value: Any) -> Any:
     assert value.total is not None
     return value
@@ -162,18 +146,19 @@ KNOWN: dict[str, Callable[[Numbers], Any]] = {
     "series": lambda n: pd.Series([f"row {i}" for i in n], index=[i + 7 for i in n], name="x", dtype="str"),
     "own index": lambda n: pd.DataFrame({"x": np.array(n, "int8")}, index=pd.Index([f"k{i}" for i in n], dtype="str")),
     "polars": lambda n: pl.DataFrame({"x": list(n)}, schema={"x": pl.UInt16}),
+    "polars series": lambda n: pl.Series("x", list(n), dtype=pl.Int16),
     "arrow": lambda n: pa.table({"x": pa.array(n, pa.int16())}),
+    "dataset": lambda n: _dataset(n),
+    "formatted": lambda n: _dataset(n).with_format("numpy", columns=["x"]),
+    "encoding": lambda n: BatchEncoding({"ids": [[i] for i in n], "mask": torch.ones(len(n), 2)}),
+    "pair": lambda n: Pair(list(n), list(n)),
     "dict": lambda n: {"x": list(n), "y": np.array(n, "int64")},
     "ordered": lambda n: OrderedDict(x=list(n)),
     "default": lambda n: defaultdict(list, x=list(n)),
     "user dict": lambda n: UserDict(x=list(n)),
     "table": lambda n: Table(x=list(n)),
-    "grid": lambda n: Grid({"x": list(n), "y": list(n)}),
-    "proxy": lambda n: types.MappingProxyType({"x": list(n)}),
-    "chain map": lambda n: ChainMap({"x": list(n)}),
     "columns": lambda n: Columns(list(n), np.array(n, "int64")),
     "cached": lambda n: _cached(Cached(list(n))),
-    "pair": lambda n: Pair(list(n), list(n)),
     "structure": lambda n: torch.tensor([[i, i + 1] for i in n]).reshape(len(n), 2).max(dim=1),
     "prompts": lambda n: Prompts(n),
     "loader": lambda n: LoaderBatch(list(n), indices=[i + 5 for i in n], valid=[True for _ in n]),
@@ -185,12 +170,11 @@ FRESH: dict[str, Callable[[Numbers], Any]] = {
 }
 UNKNOWN: dict[str, Callable[[Numbers], Any]] = {
     "masked": lambda n: np.ma.array(np.array(n, "int64"), mask=[i % 2 == 0 for i in n]),
-    "sparse": lambda n: torch.tensor([[i, 0] for i in n], dtype=torch.float32).reshape(len(n), 2).to_sparse(),
     "index": lambda n: pd.Index([i * 2 for i in n], name="i", dtype="int64"),
     "nullable": lambda n: pd.array([None if i % 3 == 0 else i for i in n], dtype="Int64"),
     "chunks": lambda n: pa.chunked_array([[i] for i in n], pa.int8()),
     "set": set,
-    "frozen": frozenset,
+    "proxy": lambda n: types.MappingProxyType({"x": list(n)}),
     "deque": deque,
     "keys": lambda n: dict.fromkeys(n).keys(),
     "values": lambda n: {i: i for i in n}.values(),
@@ -248,16 +232,21 @@ def same(left: Any, right: Any) -> bool:
         check = "frame" if isinstance(left, pd.DataFrame) else "series"
         getattr(pd.testing, f"assert_{check}_equal")(left, right)
         return True
-    if isinstance(left, pl.DataFrame | pa.Table):
+    if isinstance(left, pl.DataFrame | pl.Series | pa.Table):
         return bool(left.equals(right))
+    if isinstance(left, datasets.Dataset):
+        return (left.features, left.column_names) == (right.features, right.column_names) and (
+            left.format["type"] == right.format["type"]
+            and left.with_format(None).to_list() == right.with_format(None).to_list()
+        )
     if isinstance(left, torch.Tensor) and left.is_nested:
         return all(torch.equal(a, b) for a, b in zip(_of_jagged(left), _of_jagged(right), strict=True))
     if isinstance(left, torch.Tensor):
         return (left.dtype, left.layout, _listed(left)) == (right.dtype, right.layout, _listed(right))
     if isinstance(left, np.ndarray):
         return bool(left.dtype == right.dtype and left.tolist() == right.tolist())
-    if isinstance(left, MutableMapping | types.MappingProxyType):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left.keys())  # noqa: SIM118  its iterator gives something else
+    if isinstance(left, MutableMapping):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if dataclasses.is_dataclass(left):
         return all(same(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(left))
     if isinstance(left, list | tuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, UserDict
 from itertools import pairwise
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import CollectError, get, on, remote_class, remote_function, session, stream
+from twinkle_remote import CollectError
 from twinkle_remote.rows.concat import concat
 from twinkle_remote.rows.cut import take
 
@@ -66,40 +64,3 @@ def test_where_none_cannot_stand_it_is_refused(values: list[Any], name: str) -> 
 def test_arrays_stay_beside_parts_without_rows() -> None:
     joined: Any = concat([{"a": [1], "b": np.array([2])}, {}, {"a": []}])
     assert joined["a"] == [1] and joined["b"].tolist() == [2]
-
-
-@remote_class()
-class Rows:
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def split(self, given: list[dict[str, Any]]) -> dict[str, list[Any]]:
-        return columns_of(given)
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def same(self, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        return given
-
-
-@pytest.mark.parametrize("mode", ["local", "threads"])
-def test_calls_streams_and_arguments_have_one_rule(mode: str) -> None:
-    choose = Random(mode)
-    groups = [DeviceGroup("two", 2, "CPU"), DeviceGroup("three", 3, "CPU")]
-    with session(mode, groups=groups):
-        first = on("two", DeviceMesh.from_sizes(dp_size=2)).create(Rows)
-        second = on("three", DeviceMesh.from_sizes(dp_size=3)).create(Rows)
-        for _ in range(30):
-            given_rows = [
-                {"prompt": row, **dict.fromkeys(choose.sample(NAMES[1:], choose.randint(0, 2)), row)}
-                for row in range(choose.randint(1, 9))
-            ]
-            want = columns_of(given_rows)
-            made = first.split(given_rows)
-            assert get(made) == want
-            assert get(second.same(made)) == want
-            assert get(second.same(get(made))) == want
-            size = choose.randint(1, 3)
-            source = [given_rows[at : at + size] for at in range(0, len(given_rows), size)]
-            options: Any = {"rows": len(given_rows), "ahead": choose.choice([0, 4])}
-            tables = [columns_of(batch) for batch in source]
-            for batches in (stream(source, first.split, second.same, **options), stream(tables, first.same, **options)):
-                with batches:
-                    assert [get(batch) for batch in batches] == [want]

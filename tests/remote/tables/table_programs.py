@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,6 @@ from twinkle_remote import (
     take,
 )
 from twinkle_remote.rows import rows_of
-from twinkle_remote.rows.columns import column_names
 
 if TYPE_CHECKING:
     import random
@@ -36,8 +35,6 @@ class Rows:
     ids: Any
     scores: Any
     note: str = "same"
-
-    added: Any = None
 
 
 class Pairs(NamedTuple):
@@ -69,18 +66,6 @@ class Maker:
     @remote_function(dispatch="slice_dp", collect="flatten")
     def same(self, rows: Any) -> Any:
         return rows
-
-    @remote_function(dispatch="slice_dp", collect="flatten", replicate=("names",))
-    def reading(self, rows: Any, names: Any) -> Any:
-        return select(rows, *names)
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def adding(self, rows: Any, by: int = 1) -> Any:
-        return with_column(rows, "added", [one + by for one in column_of(rows, "ids")])
-
-    @remote_function(dispatch="slice_dp", collect="flatten", balance=by_number)
-    def adding_balanced(self, rows: Any, name: str) -> Any:
-        return with_column(rows, name, [7 * one for one in column_of(rows, "ids")])
 
     @remote_function(dispatch="slice", collect="flatten")
     def by_rank(self, rows: list[Any]) -> list[Any]:
@@ -128,7 +113,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, Rows):
-        return all(same(getattr(left, name), getattr(right, name)) for name in ("ids", "scores", "note", "added"))
+        return all(same(getattr(left, name), getattr(right, name)) for name in ("ids", "scores", "note"))
     if isinstance(left, Pairs):
         return all(same(mine, its) for mine, its in zip(left, right, strict=True))
     if isinstance(left, torch.Tensor | np.ndarray):
@@ -170,7 +155,7 @@ class Program:
         found = [self.leaf() for _ in range(self.rng.randint(1, 3))]
         for _ in range(self.rng.randrange(5)):
             lazy, plain = self.rng.choice(found)
-            act = self.rng.choice(("take", "take", "concat", "select", "map", "join", "join", "adds", "adds", "reads"))
+            act = self.rng.choice(("take", "take", "concat", "select", "map", "join", "join", "call", "call"))
             if act == "take":
                 rows = self.rows(len_of(plain))
                 self.steps.append(f"take {rows!r}")
@@ -186,16 +171,8 @@ class Program:
                 self.steps.append(f"join {few + 1}")
                 lazies, plains = [lazy, *(one for one, _ in more)], [plain, *(one for _, one in more)]
                 made = self.both(lambda values: join(*values), lazies, plains)
-            elif act == "adds":
-                method, argument = self.rng.choice(
-                    (("adding", 3), ("adding_balanced", "added"), ("adding_balanced", "x"))
-                )
-                self.steps.append(f"{method}({argument!r})")
-                made = self.called(method, lazy, plain, argument)
-            elif act == "reads":
-                read = tuple(self.rng.sample(("ids", "x", "scores", "added"), self.rng.randint(1, 3)))
-                self.steps.append(f"reading {read}")
-                made = self.called("reading", lazy, plain, read)
+            elif act == "call":
+                made = self.called(lazy, plain)
             elif act == "map":
                 self.steps.append("map")
                 made = self.both(lambda value: map(value, doubled), lazy, plain)
@@ -226,19 +203,16 @@ class Program:
                     listed(expected), listed(outcome(partial(lambda call, value: get(call(value)), call, value)))
                 )
 
-    def called(self, method: str, lazy: Any, plain: Any, argument: Any) -> tuple[Any, Any] | None:
-        """A call of lazy rows, of plain ones, and of an object of no session, beside what the words are to give."""
-        maker = self.rng.choice(self.makers)
-        expected = outcome(lambda: EXPECTED[method](plain, argument))
-        self.check(listed(expected), listed(outcome(lambda: getattr(ALONE, method)(plain, argument))))
-        if isinstance(expected, Exception):
-            self.check(expected, outcome(lambda: get(getattr(maker, method)(lazy, argument))))
-            return None
-        if rows_of(expected) is None:  # a dataclass of no column: "flatten" joins rows
-            return None
-        for value in (plain, lazy):
-            self.check(listed(expected), listed(outcome(partial(called, maker, method, value, argument))))
-        return submit(getattr(maker, method), lazy, argument), listed(expected)
+    def called(self, lazy: Any, plain: Any) -> tuple[Any, Any] | None:
+        """A call of lazy rows and of plain ones."""
+        how = self.rng.choice(("same", "balanced"))
+        method = getattr(self.rng.choice(self.makers), how)
+        self.steps.append(how)
+        expected = outcome(lambda: get(method(plain)))
+        if not isinstance(expected, Exception):
+            return submit(method, lazy), listed(plain)
+        self.check(expected, outcome(lambda: get(method(lazy))))
+        return None
 
     def both(self, act: Callable[[Any], Any], lazy: Any, plain: Any) -> tuple[Any, Any] | None:
         expected = outcome(lambda: act(plain))
@@ -261,44 +235,6 @@ def listed(value: Any) -> Any:
     return value if isinstance(value, Exception) or rows_of(value) is None else take(value, slice(None))
 
 
-def called(maker: Any, method: str, *arguments: Any) -> Any:
-    return get(getattr(maker, method)(*arguments))
-
-
-def column_of(rows: Any, name: str) -> Any:
-    names = column_names(rows)
-    if names is None:
-        raise TypeError(f"a {type(rows).__name__} has no columns")
-    if name not in names:
-        raise KeyError(name)
-    if isinstance(rows, Rows):
-        return getattr(rows, name)
-    column = rows[name]
-    return column.to_pylist() if isinstance(column, pa.ChunkedArray) else column
-
-
-def has_column(rows: Any, name: str) -> bool:
-    names = outcome(lambda: list(column_names(rows) or ()))
-    there = not isinstance(names, Exception) and name in names
-    return there and getattr(rows, name, 0) is not None if isinstance(rows, Rows) else there
-
-
-def with_column(rows: Any, name: str, column: list[Any]) -> Any:
-    column = [int(one) for one in column]
-    if isinstance(rows, dict):
-        return {**rows, name: column}
-    if isinstance(rows, Rows):
-        return replace(rows, **cast("Any", {name: column}))
-    if isinstance(rows, pd.DataFrame):
-        return rows.assign(**{name: column})
-    if isinstance(rows, pl.DataFrame):
-        return rows.with_columns(pl.Series(name, column))
-    place = rows.schema.get_field_index(name)
-    if place >= 0:
-        return rows.set_column(place, name, pa.array(column))
-    return rows.append_column(name, pa.array(column))
-
-
 def columns_of(*names: str) -> Callable[[Any], Any]:
     return lambda value: select(value, *names)
 
@@ -316,7 +252,7 @@ def len_of(value: Any) -> int:
     if isinstance(value, Pairs):
         return len(value.left)
     if isinstance(value, Rows):
-        return len(next(one for one in (value.ids, value.scores, value.added) if one is not None))
+        return len(next(one for one in (value.ids, value.scores) if one is not None))
     return len(value)
 
 
@@ -324,10 +260,4 @@ def doubled(rows: Any) -> Any:
     return take(rows, [row for row in range(len_of(rows)) for _ in range(2)])
 
 
-ALONE = Maker()
-EXPECTED: dict[str, Callable[[Any, Any], Any]] = {
-    "reading": lambda rows, names: select(rows, *names),
-    "adding": lambda rows, by: with_column(rows, "added", [one + by for one in column_of(rows, "ids")]),
-    "adding_balanced": lambda rows, name: with_column(rows, name, [7 * one for one in column_of(rows, "ids")]),
-}
 MESHES: dict[str, Any] = {"a": {"dp_size": 2}, "b": {"dp_size": 2, "tp_size": 2}, "c": {"dp_size": 3}}

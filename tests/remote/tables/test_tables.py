@@ -12,10 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from tests.remote.tables.table_programs import MESHES, Maker, Program, Rows, as_list, same
+from tests.remote.tables.table_programs import MESHES, Maker, Program, Rows, same
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import Lazy, concat, get, join, on, select, session, stats, submit, take
+from twinkle_remote import concat, get, join, on, select, session, stats, submit, take
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
@@ -35,39 +35,6 @@ def test_operations_on_lazy_values_are_those_on_their_values(makers: list[Any]) 
     for number in range(_PROGRAMS):
         Program(random.Random(number), makers).run()
     assert not any(one.bytes_fetched for one in stats())  # all lies in this process
-
-
-def test_rows_of_a_frame_keep_their_labels_in_any_order(makers: list[Any]) -> None:
-    choose = random.Random(7)
-    for _ in range(_PROGRAMS):
-        count = choose.randint(1, 6)
-        start = choose.choice((0, 0, 4))
-        frame = pd.DataFrame({"ids": range(count)}, index=pd.RangeIndex(start, start + count))
-        value: Any = choose.choice((frame, {"frame": frame, "ids": as_list(0, count)}))
-        maker, reader = choose.choice(makers), choose.choice(makers)
-        how = choose.choice((maker.same, maker.balanced))
-        rows = choose.choices(range(count), k=choose.randint(1, 6))
-        lazy, plain = take(submit(how, value), rows), take(get(how(value)), rows)
-        for call in (reader.same, reader.balanced):
-            found, wanted = (
-                one if isinstance(one, pd.DataFrame) else one["frame"] for one in map(get, (call(lazy), call(plain)))
-            )
-            assert found.index.equals(wanted.index) and found.equals(wanted), (count, rows, found, wanted)
-
-
-def test_ranges_in_another_order_are_lists_wherever_they_are_read(makers: list[Any]) -> None:
-    for count in range(7):
-        for maker in makers:
-            made = submit(maker.balanced, range(23, 23 + count))
-            for reader in makers:
-                assert get(reader.same(made)) == get(reader.same(get(made))), (count, made)
-
-
-def test_a_take_of_a_take_is_one_of_its_rows(makers: list[Any]) -> None:
-    made = submit(makers[0].same, [1, 2, 3])
-    for maker in makers:
-        assert get(maker.same(take(take(made, [2, 0, 1]), slice(0, 2)))) == [3, 1]
-        assert get(take(take(made, [2, 0, 1]), [1, 1])) == [1, 1]
 
 
 def test_a_table_has_what_its_values_were_when_it_was_made(makers: list[Any]) -> None:
@@ -130,14 +97,6 @@ def test_what_was_not_selected_of_a_dataclass_is_none_where_it_is_selected_later
         assert get(select(select(value, "scores"), "ids", "scores")) == Rows(None, [3, 4], cast("Any", None))
     with pytest.raises(KeyError, match="'b'"):
         get(select(select(submit(makers[0].same, {"a": [1], "b": [2]}), "a"), "b"))
-
-
-def test_nothing_is_read_before_somebody_reads(makers: list[Any]) -> None:
-    rows = submit(makers[0].same, as_list(0, 8))
-    table = concat([take(rows, [7, 0]), take(rows, slice(2, 4))])
-    assert isinstance(table, Lazy)
-    assert "table" in repr(table)
-    assert get(table) == [7, 0, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.remote.made_calls import made_call
 from tests.remote.transfer_plan import transfer_plan
 
+from twinkle_mesh import balanced_slice
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
@@ -36,7 +37,6 @@ from twinkle_remote.tables.nodes import (
 )
 from twinkle_remote.tables.plan import count, part, resolve
 from twinkle_remote.tables.read import read
-from twinkle_remote.tables.transfers import plan_transfers, rows_of_share
 from twinkle_remote.worker.inputs import TaskInputs
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def share(parts: list[Any], index: int, shares: int, store: Memory, **options: A
     plan = TransferPlan("Sink.take", (LazyArgument(node, split=True),), ((0,),) * shares, shares, **options)
     slots: Any = ({"in": LazySlot(0, split=True)},)
     task = Task("method", "i", "Sink.take", "take", slots, slots=True, share=Share(index, shares))
-    reads = plan_transfers(pickle.loads(pickle.dumps(plan)), outcomes_of(parts))[index]
+    reads = pickle.loads(pickle.dumps(plan)).transfers(outcomes_of(parts))[index]
     return TaskInputs(task, reads, store).values()[0][0]["in"]
 
 
@@ -111,7 +111,7 @@ def test_lazy_and_eager_give_each_rank_the_same(
 def test_rows_cut_on_a_worker_are_those_of_the_plan(rows: int, shares: int) -> None:
     value = list(range(rows))
     for index in range(shares):
-        mine = value[rows_of_share(rows, Share(index, shares), None, "Sink.take")]
+        mine = value[balanced_slice(rows, shares, index)]
         assert share([value], index, shares, Memory()) == mine
         assert share([value], index, shares, Memory(), how=first_value) == mine
 
@@ -139,36 +139,9 @@ def test_lengths_have_to_agree() -> None:
 def test_a_task_names_only_what_it_reads(sources: int) -> None:
     arguments = tuple([LazyArgument(result(sources, first=i * sources), split=True) for i in range(8)])
     plan = TransferPlan("Sink.take", arguments, (tuple(range(8)),) * 8, 8)
-    transfers = plan_transfers(plan, [Outcome(i, [0], rows=1, is_list=True) for i in range(8 * sources)])
+    transfers = plan.transfers([Outcome(i, [0], rows=1, is_list=True) for i in range(8 * sources)])
     named = [sum(len(list(leaves(value.node))) for value in one.values if value.node) for one in transfers]
     assert named == [sources] * 8  # each of 8 shares reads an eighth of each of 8 results
-
-
-def test_each_task_has_only_its_own_lazy_results() -> None:
-    arguments = tuple([LazyArgument(result(1, "one", i)) for i in range(4)])
-    transfers = plan_transfers(
-        TransferPlan("Sink.take", arguments, ((0, 1), (2,), (3, 0))), [Outcome(i, f"value {i}") for i in range(4)]
-    )
-    read_by = [[leaf.payload for value in one.values if value.node for leaf in leaves(value.node)] for one in transfers]
-    assert read_by == [["value 0", "value 1"], ["value 2"], ["value 3", "value 0"]]
-
-
-def test_what_every_task_reads_is_kept_once_where_it_is_large() -> None:
-    kept: list[object] = []
-
-    def keep(value: object) -> tuple[object, int]:
-        kept.append(value)
-        return value, 0
-
-    outcomes = [Outcome(i, float(i), rows_given=1) for i in range(64)]
-    transfers = plan_transfers(
-        TransferPlan("Sink.take", (LazyArgument(result(64, "mean"), split=True),), ((0,),) * 8, 8), outcomes, keep
-    )
-    assert len(kept) == 1 and all(one.values[0].node is None for one in transfers)
-    task = Task("method", "i", "Sink.take", "take", (LazySlot(0, split=True),), slots=True)
-    assert TaskInputs(task, transfers[3], Memory()).values()[0] == (31.5,)
-    plan_transfers(TransferPlan("Sink.take", (LazyArgument(result(8, "mean")),), ((0,),) * 8, 8), outcomes, keep)
-    assert len(kept) == 1
 
 
 def value_of(node: Node) -> Any:

@@ -60,7 +60,7 @@ class RayGroups(Backend):
         found = {**self._groups, **{group.name: group for group in groups}}
         labels = {member.id: member.info.label() for one in found.values() for member in one.members}
         for one in found.values():
-            one.connect(self._queue, self.store, labels)
+            one.connect(self._queue, labels)
         self._groups = found
 
     def _loaded(self) -> Mapping[str, RayGroup]:

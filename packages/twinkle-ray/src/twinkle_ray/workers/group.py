@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_ray.objects.object_store import RayStore
     from twinkle_ray.workers.member import Member
     from twinkle_ray.workers.task_queue import TaskQueue
     from twinkle_remote.protocol import InputReplies, Reply, Task, WorkerInfo
@@ -73,19 +72,17 @@ class RayGroup(WorkerGroup):
         self._labels: Mapping[str, str] = {}
         self._queue: TaskQueue
         self._queues: RankQueues
-        self._store: RayStore
 
-    def connect(self, queue: TaskQueue, store: RayStore, labels: Mapping[str, str]) -> None:
+    def connect(self, queue: TaskQueue, labels: Mapping[str, str]) -> None:
         """Take what all groups of this process share.
 
         Args:
             queue: The thread that sends.
-            store: The store of this process.
             labels: Labels of the workers of all groups by actor id.
         """
         if not hasattr(self, "_queue"):
             self._queue, self._queues = queue, RankQueues(queue, self._send)
-        self._store, self._labels = store, labels
+        self._labels = labels
 
     def restart(self, members: Sequence[Member]) -> None:
         """Have other workers in the places of those of their ranks, which have ended."""
@@ -155,7 +152,7 @@ class RayGroup(WorkerGroup):
         """Send a task whose inputs are there to its rank; or answer at once, if one of them has failed."""
         reply, task = item.reply, item.task
         try:
-            failed, reads = item.inputs.of_task(task, self._store.keep)
+            failed, reads = item.inputs.of_task(task)
             for outcome in failed:
                 assert outcome.failure is not None
                 now = time.time()

@@ -15,8 +15,8 @@ from twinkle_remote.failures.report import lateness
 from twinkle_remote.protocol.modes import COLLECT
 from twinkle_remote.rows.concat import concat_results
 from twinkle_remote.rows.cut import rows_of, take
-from twinkle_remote.tables.balance import order_back
 from twinkle_remote.tables.nodes import Combined
+from twinkle_remote.tables.plan import order_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

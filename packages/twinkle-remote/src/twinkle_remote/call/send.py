@@ -19,7 +19,7 @@ from twinkle_remote.protocol.spec import collected_elsewhere
 from twinkle_remote.running import RUNNING
 from twinkle_remote.sessions.current import raise_not_retrieved, running
 from twinkle_remote.sessions.telemetry.stats import CallRecord
-from twinkle_remote.tables.lazy_arguments import LazyArguments
+from twinkle_remote.tables.transfers import LazyArguments, lazy_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.current import Runtime
     from twinkle_remote.tables.transfers import TaskTransfer
 
-_NO_INPUTS = InputReplies()
+_NO_LAZIES = LazyArguments(InputReplies())
 
 
 def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
@@ -93,13 +93,12 @@ def start(call: Call, *, held: bool = False, prefetched: bool = False) -> Pendin
 def _start(runtime: Runtime, call: Call, held: bool, prefetched: bool) -> PendingCall:
     began, group, store = time.perf_counter(), runtime.backend.group(call.component.group), runtime.backend.store
     queue = runtime.in_flight.queue(call, call.spec.timeout)
-    inputs, sources, reads = _NO_INPUTS, list[PendingCall](), None
+    inputs, sources, reads = _NO_LAZIES
     try:
         shares = dispatch(call, store.put, marks=group.undivided)
         submitted = time.time()
         if shares.encoder.lazies:
-            lazies = LazyArguments(call, shares, store.keep)
-            inputs, sources, reads = lazies.inputs, list(lazies.sources), lazies.reads
+            inputs, sources, reads = lazy_arguments(call, shares)
         tasks = group.prepare(_tasks(call, shares, reads))
     except WorkerDiedError as error:
         text = f"{call.name} was not sent to {group.name!r}: {error}\n  called from {call.line}"

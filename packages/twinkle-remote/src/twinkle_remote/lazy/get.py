@@ -43,7 +43,7 @@ def get(value: Any, timeout: float | None = None) -> Any:
     """The value of a lazy result, in every mode; other values are returned unchanged.
 
     Args:
-        value: A lazy result, or lists, tuples, mappings and dataclasses with lazy results inside, at any depth.
+        value: A lazy result, or lists, tuples, dicts and dataclasses with lazy results inside, at any depth.
         timeout: Seconds to wait for all of them together, in addition to the calls' deadlines; None adds no limit.
 
     Raises:

@@ -60,14 +60,11 @@ class InputReplies:
         """Call a function once when all inputs are there or one has failed, in any thread; at once if that is so."""
         self._ready.add_done_callback(lambda _: notify())
 
-    def of_task(
-        self, task: Task, keep: Callable[[object], tuple[object, int]] | None = None
-    ) -> tuple[Sequence[Outcome], TaskTransfer | None]:
+    def of_task(self, task: Task) -> tuple[Sequence[Outcome], TaskTransfer | None]:
         """Wait for all inputs or for the first failure.
 
         Args:
             task: One of the call's tasks.
-            keep: Keeps a value for the workers, as `Store.keep` does; None sends it with each task.
 
         Returns:
             The failed outcome, for the worker; and what the task reads. Both are empty without inputs.
@@ -79,11 +76,9 @@ class InputReplies:
             return (failed,), None
         with self._lock:
             if self._planned is None:
-                from twinkle_remote.tables.transfers import plan_transfers  # few calls read others
-
                 assert self.plan is not None
                 outcomes = [reply.result() for reply in self.replies]
-                self._planned = plan_transfers(self.plan, outcomes, keep)
+                self._planned = self.plan.transfers(outcomes)
         return (), self._planned[task.place]
 
     def give_up(self, outcome: Outcome) -> None:

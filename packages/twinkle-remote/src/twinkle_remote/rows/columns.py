@@ -37,18 +37,7 @@ def count_rows(value: object, what: str) -> int:
 
 def taken(value: T, rows: slice | tuple[int, ...]) -> T:
     """Rows of a value, as `take` of twinkle gives them."""
-    return with_lists(take(value, rows_within(rows, count_rows(value, "take"), f"the {type(value).__name__}")))
-
-
-def with_lists(value: T) -> T:
-    """A value whose ranges, also in records, are lists: of a part of some ranges nobody sees what they join to."""
-    if isinstance(value, range):
-        return cast("T", list(value))
-    parts = None if row_type_of(type(value)) is not None else parts_of(value)
-    if parts is None:
-        return value
-    fresh = [with_lists(part) for part in parts.values()]
-    return value if all(new is old for new, old in zip(fresh, parts.values(), strict=True)) else rebuild(value, fresh)
+    return take(value, rows_within(rows, count_rows(value, "take"), f"the {type(value).__name__}"))
 
 
 def concatenated(values: Sequence[T]) -> T:
@@ -60,7 +49,7 @@ def concatenated(values: Sequence[T]) -> T:
     for value in values:
         count_rows(value, "concat")
     try:
-        return with_lists(concat(values, "concat"))
+        return concat(values, "concat")
     except CollectError as error:
         raise DispatchError(str(error)) from error
 
@@ -89,14 +78,14 @@ def joined(values: Sequence[T]) -> T:
         raise NoTableError(f"join has no rule for {names}: use values of one type, such as dicts of columns")
     if rows is not None and rows.join is not None:
         try:
-            return with_lists(cast("T", rows.join(values)))
+            return cast("T", rows.join(values))
         except (TypeError, ValueError) as error:
             raise DispatchError(f"join: {error}") from error
     every = [parts_of(value) or {} for value in values]
     if mappings:
-        return with_lists(with_items(first, {name: part for parts in every for name, part in parts.items()}))
+        return with_items(first, {name: part for parts in every for name, part in parts.items()})
     last = {name: part for parts in every for name, part in parts.items() if part is not None}
-    return with_lists(rebuild(first, [last.get(name) for name in every[0]]))
+    return rebuild(first, [last.get(name) for name in every[0]])
 
 
 def column_names(value: object) -> Sequence[Hashable] | None:
@@ -135,8 +124,8 @@ def selected(value: T, names: Sequence[Hashable]) -> T:
         return cast("T", rows.select(value, names))
     parts: Any = parts_of(value)
     if is_mapping(value):
-        return with_lists(with_items(value, {name: parts[name] for name in names}, whole=True))
-    return with_lists(rebuild(value, [part if name in names else None for name, part in parts.items()]))
+        return with_items(value, {name: parts[name] for name in names}, whole=True)
+    return rebuild(value, [part if name in names else None for name, part in parts.items()])
 
 
 def selected_where_there(value: T, names: Columns) -> T:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from twinkle_remote.errors import DispatchError, RowIndexError
 from twinkle_remote.rows.records import part_path, parts_of, rebuild
 from twinkle_remote.rows.row_types import row_type_of
-from twinkle_remote.rows.unknown import is_text_of_bytes, refuse, row_protocol, without_rows
+from twinkle_remote.rows.unknown import refuse, row_protocol, without_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -206,9 +206,9 @@ def refuse_unknown(value: object, path: str) -> None:
         DispatchError: The value is one of these; the message lists what to do.
     """
     kind = type(value)
-    why = None if kind in PLAIN or row_type_of(kind) is not None else row_protocol(kind)
-    if why is not None and not is_text_of_bytes(value):
-        raise refuse(value, path, why)
+    member = None if kind in PLAIN or row_type_of(kind) is not None else row_protocol(kind)
+    if member is not None:
+        raise refuse(value, path, member)
 
 
 def is_unknown_object(value: object) -> bool:

@@ -14,7 +14,7 @@ from twinkle_remote.rows.row_types import RowType, as_slice
 from twinkle_remote.rows.unknown import refuse_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from twinkle_remote.tables.nodes import Rows
 
@@ -38,26 +38,17 @@ def array_rows() -> RowType:
         return value.shape[0] if value.ndim else None
 
     def take(value: Any, rows: Rows) -> Any:
-        part = value[as_slice(rows) or np.asarray(rows, dtype=np.intp)]
-        if type(part) is not type(value):
-            raise TypeError(f"a part of {type(value).__name__} is {type(part).__name__}")
-        return part
+        return value[as_slice(rows) or np.asarray(rows, dtype=np.intp)]
 
     def concat(values: Sequence[Any]) -> Any:
         first = values[0]
-        _alike([(type(one).__name__, kind if (kind := one.dtype.kind) in _TEXTS else str(one.dtype)) for one in values])
+        _same("types", ((type(one), kind if (kind := one.dtype.kind) in _TEXTS else one.dtype) for one in values))
         whole = np.concatenate([value.view(np.ndarray) for value in values])
         if first.dtype.kind not in _TEXTS:
             whole = whole.astype(first.dtype, copy=False)  # the other order of bytes
         return read_only(whole.view(type(first)))  # as those that were not joined
 
     return RowType(length, take, concat)
-
-
-def _alike(kinds: Sequence[tuple[str, ...]]) -> None:
-    different = list(dict.fromkeys(kinds))
-    if len(different) > 1:
-        raise ValueError(f"they are {different}; return one type on all ranks")
 
 
 @cache
@@ -68,31 +59,18 @@ def tensor_rows() -> RowType:
     def length(value: Any) -> int | None:
         if type(value) is not torch.Tensor and not value.is_nested:
             refuse_attributes(value)
-        if value.is_quantized or value.layout != (torch.jagged if value.is_nested else torch.strided):
-            raise DispatchError(
-                f"rows of a {'nested ' * value.is_nested}tensor of layout {value.layout} and type {value.dtype} are "
-                "not cut: pass a dense, jagged or dequantized one, or Replicate(value) to send it whole"
-            )
         return int(value.size(0)) if value.dim() else None
-
-    def of_kind(like: Any, made: Any) -> Any:
-        if type(made) is not type(like):
-            raise DispatchError(
-                f"rows of a {type(like).__name__} are a {type(made).__name__}: pass value.as_subclass(torch.Tensor), "
-                "or Replicate(value) to send it whole"
-            )
-        return made
 
     def take(value: Any, rows: Rows) -> Any:
         if value.is_nested:
             return _jagged_take(value, rows)
         part = as_slice(rows)
         index = torch.tensor(rows, dtype=torch.int64, device=value.device) if part is None else part
-        return of_kind(value, value[index])
+        return value[index]
 
     def concat(values: Sequence[Any]) -> Any:
-        _alike([(type(value).__name__, str(value.dtype), str(value.layout)) for value in values])
-        return _jagged_concat(values) if values[0].is_nested else of_kind(values[0], torch.cat(list(values)))
+        _same("types", ((type(value), value.dtype, value.layout) for value in values))
+        return _jagged_concat(values) if values[0].is_nested else torch.cat(list(values))
 
     return RowType(length, take, concat)
 
@@ -109,29 +87,8 @@ def _jagged_concat(values: Sequence[Any]) -> Any:
     Raises:
         ValueError: Their ragged dims differ.
     """
-    dims = [_ragged(value) for value in values]
-    if len(set(dims)) > 1:
-        raise ValueError(f"their ragged dims are {dims}")
+    _same("ragged dims", map(_ragged, values))
     return _of_components(values[0], [part for value in values if value.size(0) for part in value.unbind()])
-
-
-def jagged_reduced(values: Sequence[Any], reduce: Callable[[Sequence[Any]], Any]) -> Any:
-    """One tensor whose components are reduced one by one.
-
-    Args:
-        values: At least one.
-        reduce: Reduces tensors of one shape.
-
-    Raises:
-        ValueError: Their shapes differ.
-    """
-    if not values[0].size(0):
-        return values[0]
-    groups = list(zip(*[value.unbind() for value in values], strict=True))
-    for group in groups:
-        if len({tuple(part.shape) for part in group}) > 1:
-            raise ValueError(f"shapes of a component are {[tuple(part.shape) for part in group]}")
-    return _of_components(values[0], [reduce(group) for group in groups])
 
 
 def _ragged(value: Any) -> int:
@@ -232,14 +189,10 @@ def polars_rows() -> RowType:
             fresh = fresh.with_columns(value.get_columns())
         return fresh
 
-    def concat(values: Sequence[Any]) -> Any:
-        _same("names", (value.name if isinstance(value, polars.Series) else None for value in values))
-        return polars.concat(list(values))
-
     return RowType(
         len,
         lambda value, rows: value[as_slice(rows) or list(rows)],
-        concat,
+        lambda values: polars.concat(list(values)),
         columns=lambda value: value.columns if isinstance(value, polars.DataFrame) else None,
         select=lambda value, names: value.select(list(names)),
         join=join,
@@ -265,17 +218,10 @@ def arrow_rows() -> RowType:
                 fresh = fresh.append_column(field, column) if place < 0 else fresh.set_column(place, field, column)
         return fresh
 
-    def concat(values: Sequence[Any]) -> Any:
-        if all(value.schema.equals(values[0].schema, check_metadata=True) for value in values):
-            return arrow.concat_tables(values)
-        every = [{key: own for key, own in (one.schema.metadata or {}).items() if key != b"pandas"} for one in values]
-        _same("metadata", every)  # what pandas notes of an index counts the rows of each table
-        return arrow.concat_tables([value.replace_schema_metadata(every[0] or None) for value in values])
-
     return RowType(
         len,
         take,
-        concat,
+        arrow.concat_tables,
         columns=lambda value: list(value.schema.names),
         select=lambda value, names: value.select(list(names)),
         join=join,
@@ -296,33 +242,11 @@ def datasets_rows() -> RowType:
             kept += [value.select_columns(own)] if own else []
         return datasets.concatenate_datasets(kept[::-1], axis=1)
 
-    def concat(values: Sequence[Any]) -> Any:
-        _same("formats", ({**value.format, "columns": sorted(value.format["columns"])} for value in values))
-        return datasets.concatenate_datasets(list(values))
-
     return RowType(
         len,
         lambda value, rows: value.select(rows if isinstance(rows, range) and rows else list(rows)),
-        concat,
+        lambda values: datasets.concatenate_datasets(list(values)),
         columns=lambda value: list(value.column_names),
         select=lambda value, names: value.select_columns(list(names)),
         join=join,
     )
-
-
-@cache
-def dataset_column_rows() -> RowType:
-    """Rows of a column of a dataset, `dataset["text"]`: those of what it is a column of."""
-    column: Any = importlib.import_module("datasets.arrow_dataset").Column
-    of_dataset = datasets_rows()
-
-    def take(value: Any, rows: Rows) -> Any:
-        of = take if isinstance(value.source, column) else of_dataset.take
-        return column(of(value.source, rows), value.column_name)
-
-    def concat(values: Sequence[Any]) -> Any:
-        of = concat if isinstance(values[0].source, column) else of_dataset.concat
-        _same("names", (value.column_name for value in values))
-        return column(of([value.source for value in values]), values[0].column_name)
-
-    return RowType(len, take, concat)

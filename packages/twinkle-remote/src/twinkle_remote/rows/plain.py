@@ -110,8 +110,10 @@ class _Copies:
             except DispatchError:  # a mapping that cannot be copied and has no rows is like any other object
                 return self._object(value)
         if isinstance(value, list):
-            own = {name: self.of(part) for name, part in getattr(value, "__dict__", {}).items()}
-            return sequence_like(value, [self.of(item) for item in list.__iter__(value)], own)
+            made = sequence_like(value, [self.of(item) for item in list.__iter__(value)])
+            for name, part in getattr(value, "__dict__", {}).items():
+                setattr(made, name, self.of(part))
+            return made
         if id(value) not in self._made:
             self._alive.append(value)
             self._made[id(value)] = self._leaf(value)

@@ -1,11 +1,10 @@
-"""Records: mappings, dataclasses and tuples, whose rows are those of their parts; and records of other parts."""
+"""Records: dicts, dataclasses and tuples, whose rows are those of their parts; and records of other parts."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections import UserDict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
@@ -14,7 +13,7 @@ from twinkle_remote.rows.row_types import sequence_like
 from twinkle_remote.rows.unknown import is_tensor_collection, refuse_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
 _Form = Literal["mapping", "encoding", "named tuple", "tuple", "dataclass"]
@@ -23,7 +22,7 @@ _ENCODINGS = "encodings of the tokenizer"
 
 
 def parts_of(value: object) -> Mapping[Any, object] | None:
-    """The parts of a mapping, dataclass or tuple, by name or place; None for everything else.
+    """The parts of a dict, a `UserDict`, a dataclass or a tuple, by name or place; None for everything else.
 
     Where a tokenizer keeps encodings, its `BatchEncoding` has one for each text: the tokens of a single text are
     therefore not rows, because their number differs from the one encoding.
@@ -35,64 +34,61 @@ def parts_of(value: object) -> Mapping[Any, object] | None:
     if form == "mapping":
         if type(value) is dict:
             return cast("Mapping[Any, object]", value)
-        return {key: one[key] for key in one.keys()}  # noqa: SIM118  its iterator may give rows
+        return {key: one[key] for key in one}
     if form == "tuple":
         return dict(enumerate(one))
     if form == "named tuple":
-        return dict(zip(_names(type(value)), tuple.__iter__(one), strict=True))
+        return dict(zip(one._fields, tuple.__iter__(one), strict=True))
     if form == "encoding":
         return one.data if one.encodings is None else {**one.data, _ENCODINGS: one.encodings}
     return {name: getattr(value, name) for name in _set_fields(value)}
 
 
-def rebuild(value: T, parts: Sequence[object]) -> T:
-    """A record of other rows, of parts in the order of `parts_of`.
+def rebuild(value: T, parts: Sequence[object], *, whole: bool = False) -> T:
+    """A record of other parts, in the order of `parts_of`.
 
-    A dataclass is made by its constructor: a share, or a joined value, computes by itself what is made of the fields.
+    Args:
+        value: The record.
+        parts: The parts.
+        whole: They are of the same rows in another form: attributes of its own stay, and no constructor runs. Otherwise
+            a dataclass is made by its constructor: a share, or a joined value, computes what is made of the fields.
 
     Raises:
         DispatchError: It cannot be made again, or has attributes of its own.
     """
-    form = _form_of(type(value))
+    form, one = _form_of(type(value)), cast("Any", value)
     if form in ("mapping", "encoding"):
-        made: T = with_items(value, dict(zip(cast("Any", parts_of(value)), parts, strict=True)))
-        return made
+        return with_items(value, dict(zip(cast("Any", parts_of(value)), parts, strict=True)), whole=whole)
     if form == "dataclass":
-        replaced: T = _replaced(value, parts)
-        return replaced
-    refuse_attributes(value)
-    return cast("T", sequence_like(value, parts) if form == "tuple" else _named_tuple(value, parts))
+        if not whole:
+            return cast("T", _replaced(value, parts))
+        twin = copy.copy(one)
+        for name, part in zip(_set_fields(value), parts, strict=True):
+            object.__setattr__(twin, name, part)  # also of a frozen one
+        return cast("T", twin)
+    if not whole:
+        refuse_attributes(value)
+    made = one._make(parts) if form == "named tuple" else sequence_like(value, parts)
+    if hasattr(value, "__dict__"):
+        made.__dict__.update(vars(value))
+    return cast("T", made)
 
 
 def with_parts(value: T, parts: Sequence[object]) -> T:
-    """A copy of a record with the same rows in another form; all attributes stay, and no constructor runs.
-
-    Raises:
-        DispatchError: It is a mapping that cannot be made again.
-    """
-    form = _form_of(type(value))
-    if form in ("mapping", "encoding"):
-        return with_items(value, dict(zip(cast("Any", parts_of(value)), parts, strict=True)), whole=True)
-    own = dict(getattr(value, "__dict__", {}))
-    if form == "tuple":
-        return cast("T", sequence_like(value, parts, own))
-    twin: Any = _named_tuple(value, parts) if form == "named tuple" else copy.copy(value)
-    names = _set_fields(value) if form == "dataclass" else ()
-    for name, part in {**own, **dict(zip(names, parts, strict=False))}.items():
-        object.__setattr__(twin, name, part)  # also of a frozen one
-    return cast("T", twin)
+    """A record of the same rows in another form; see `rebuild`."""
+    return rebuild(value, parts, whole=True)
 
 
 def with_items(value: T, items: dict[Any, object], *, whole: bool = False) -> T:
-    """A mapping of the type of `value` with other items.
+    """A dict of the type of `value` with other items.
 
     Args:
-        value: The mapping; never mutated. A dict is copied, and one of another type made of its items.
+        value: The dict; never mutated.
         items: The items.
-        whole: They are of the same rows, so that a dict's attributes stay.
+        whole: They are of the same rows, so that attributes of its own stay.
 
     Raises:
-        DispatchError: Its type cannot be made again, or it is a dict with attributes of its own.
+        DispatchError: It cannot be copied, or has attributes of its own.
     """
     kind: Any = type(value)
     if kind is dict:
@@ -100,34 +96,17 @@ def with_items(value: T, items: dict[Any, object], *, whole: bool = False) -> T:
     if _form_of(kind) == "encoding":
         data = dict(items)
         return cast("T", kind(data, encoding=data.pop(_ENCODINGS, None), n_sequences=cast("Any", value).n_sequences))
-    copied = issubclass(kind, dict | UserDict)
-    if copied and not whole:
+    if not whole:
         refuse_attributes(value, {"data", *items} if issubclass(kind, UserDict) else items)
     try:
-        twin: Any = _copied(value, items) if copied else kind(items)
-        wrong = list(twin.keys()) != list(items) or any(twin[key] is not items[key] for key in items)
+        twin: Any = copy.copy(value)
+        if items.keys() != twin.keys():
+            twin.clear()
+        for key, part in items.items():
+            twin[key] = part
     except Exception as error:  # the user's type may raise anything
         raise _not_again(kind, f"{type(error).__name__}: {error}") from error
-    if wrong:
-        raise _not_again(kind, f"of {list(items)} it keeps {list(twin.keys())}, or other values")
     return cast("T", twin)
-
-
-def _copied(value: Any, items: dict[Any, object]) -> Any:
-    twin = copy.copy(value)
-    if twin is value:
-        raise TypeError("its copy is the object itself")
-    if not items.keys() >= set(twin.keys()):
-        twin.clear()
-        twin.update(items)
-    for key, part in items.items():
-        twin[key] = part
-    return twin
-
-
-def _named_tuple(value: Any, parts: Sequence[object]) -> Any:
-    kind = type(value)
-    return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
 
 
 def _replaced(value: Any, parts: Sequence[object]) -> Any:
@@ -150,11 +129,6 @@ def _not_again(kind: type, why: str) -> DispatchError:
     )
 
 
-def is_named(kind: type) -> bool:
-    """Whether a type is one of named tuples, also of those that C code defines."""
-    return _form_of(kind) == "named tuple"
-
-
 def is_mapping(value: object) -> bool:
     """Whether the parts of a value are those of a dict, which may differ from one value to the next."""
     return _form_of(type(value)) in ("mapping", "encoding")
@@ -173,24 +147,14 @@ def _form_of(kind: type) -> _Form | None:
 
 
 def _find_form(kind: type) -> _Form | None:
-    library = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
-    if is_component_type(kind) or is_tensor_collection(kind) or ("torch", "PackedSequence") in library:
-        return None  # a PackedSequence holds steps of time
-    if issubclass(kind, Mapping):
-        return "encoding" if ("transformers", "BatchEncoding") in library else "mapping"
+    if is_component_type(kind) or is_tensor_collection(kind):
+        return None
+    if issubclass(kind, dict | UserDict):
+        of_library = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
+        return "encoding" if ("transformers", "BatchEncoding") in of_library else "mapping"
     if issubclass(kind, tuple):
-        return "named tuple" if _names(kind) else "tuple"
+        return "named tuple" if hasattr(kind, "_make") else "tuple"
     return "dataclass" if dataclasses.is_dataclass(kind) else None
-
-
-def _names(kind: type) -> tuple[str, ...]:
-    """The names of a tuple's parts; of those that C code defines (torch.max, os.stat), the ones that are parts."""
-    own = getattr(kind, "_fields", None)
-    count = getattr(kind, "n_sequence_fields", None)
-    if own is None and isinstance(count, int):
-        own = cast("Any", kind).__match_args__
-        return (*own, *(f"[{place}]" for place in range(len(own), count)))
-    return tuple(own or ())
 
 
 def _set_fields(value: object) -> list[str]:

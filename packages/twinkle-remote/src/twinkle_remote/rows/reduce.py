@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, DispatchError
-from twinkle_remote.rows.libraries import jagged_reduced, read_only
-from twinkle_remote.rows.records import is_mapping, is_named, part_path, parts_of, rebuild, with_items
+from twinkle_remote.rows.libraries import read_only
+from twinkle_remote.rows.records import is_mapping, part_path, parts_of, rebuild, with_items
 from twinkle_remote.rows.row_types import row_type_of, sequence_like
 from twinkle_remote.rows.unknown import refuse_attributes
 
@@ -65,7 +65,7 @@ def reduce(how: str, values: Sequence[Any], weights: Weights, path: str) -> Any:
 
 def _reduce(how: str, values: Sequence[Any], weights: Weights, path: str) -> Any:
     first = values[0]
-    by_place = isinstance(first, list) or (isinstance(first, tuple) and not is_named(type(first)))
+    by_place = isinstance(first, list) or (isinstance(first, tuple) and not hasattr(first, "_make"))
     parts = None if by_place or row_type_of(type(first)) is not None else parts_of(first)
     if parts is None and not by_place:
         return _leaf(how, values, weights, path)
@@ -165,8 +165,6 @@ def _tensors(how: str, values: Sequence[Any], weights: Weights) -> Any:
     """Tensors in a type that is wide enough; halves keep their type."""
     import torch
 
-    if values[0].is_nested:
-        return jagged_reduced(values, lambda parts: _tensors(how, parts, weights))
     dtype = values[0].dtype
     for value in values[1:]:
         dtype = torch.promote_types(dtype, value.dtype)

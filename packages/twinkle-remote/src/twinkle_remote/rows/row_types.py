@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=type)
 _OWN = "__rows__"  # the attribute of a registered class: it travels with a class that workers do not import
 _LIBRARIES = {
-    "datasets.Column": "dataset_column_rows",
     "datasets.Dataset": "datasets_rows",
     "numpy.ndarray": "array_rows",
     "pandas.DataFrame": "pandas_rows",
@@ -64,56 +63,49 @@ def as_slice(rows: Rows) -> slice | None:
     return slice(rows.start, rows.stop) if type(rows) is range and rows.step == 1 else None
 
 
-def sequence_like(value: Any, rows: Iterable[object], attributes: dict[str, object] | None = None) -> Any:
+def sequence_like(value: Any, rows: Iterable[object]) -> Any:
     """A list or tuple of these rows, of the type of another one, which is made without its constructor."""
     kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(rows)
     if isinstance(value, tuple):
         try:
-            made: Any = tuple.__new__(kind, rows)
-        except TypeError:  # a type in C that makes its values itself, such as torch.Size
-            made = kind(rows)
-    else:
-        made = list.__new__(kind)
-        list.extend(made, rows)
-    if attributes:
-        made.__dict__.update(attributes)
+            return tuple.__new__(kind, rows)
+        except TypeError:  # a type in C that makes its values itself, such as those of torch.max
+            return kind(rows)
+    made = list.__new__(kind)
+    list.extend(made, rows)
     return made
 
 
 def _length(value: Any) -> int:
-    if type(value) is list or type(value) is range:
+    if not isinstance(value, list):
         return len(value)
-    refuse_attributes(value)
+    if type(value) is not list:
+        refuse_attributes(value)
     return list.__len__(value)
 
 
 def _take(value: Any, rows: Rows) -> Any:
     part = as_slice(rows)
-    if type(value) is list or type(value) is range:
-        return [value[row] for row in rows] if part is None else value[part]
+    if not isinstance(value, list):
+        return list(value[part]) if part is not None else [value[row] for row in rows]
     of = list.__getitem__
-    return sequence_like(value, [of(value, row) for row in rows] if part is None else of(value, part))
+    items = [of(value, row) for row in rows] if part is None else of(value, part)
+    return items if type(value) is list else sequence_like(value, items)
 
 
 def _concat(values: Sequence[Any]) -> Any:
-    """A range where ranges go on from the first one in its steps; else a list, of the type of the values."""
-    kinds = {type(value): None for value in values}
-    first = next((value for value in values if type(value) is range and value), values[0])
-    rows = [row for value in values for row in (value if type(value) is range else list.__iter__(value))]
-    if kinds.keys() <= {list, range}:
-        if list in kinds:
-            return rows
-        whole = range(first.start, first.start + first.step * len(rows), first.step)
-        return whole if list(whole) == rows else rows
+    kinds = {type(value): value for value in values if isinstance(value, list)}
     if len(kinds) > 1:
         raise ValueError(f"they are of the types {', '.join(kind.__name__ for kind in kinds)}")
-    return sequence_like(values[0], rows)
+    rows = [row for value in values for row in (list.__iter__(value) if isinstance(value, list) else value)]
+    return sequence_like(next(iter(kinds.values())), rows) if kinds else rows
 
 
 LISTS = RowType(_length, _take, _concat)
-"""Rows of lists and ranges are their elements, whatever a subclass makes of them; a subclass keeps its type."""
+"""Rows of lists are their elements, whatever a subclass makes of them; a subclass keeps its type.
+
+Some rows of a range, or of a column of a dataset, are a list.
+"""
 _registered: dict[type, RowType] = {list: LISTS, range: LISTS}
 _found: dict[type, RowType | None] = {}
 _elsewhere: set[type] = set()  # registered by another module than their own
@@ -196,9 +188,11 @@ def _find(kind: type) -> RowType | None:
         found: RowType | None = vars(base).get(_OWN) or _registered.get(base)
         if found is not None:
             return found
-        library = _LIBRARIES.get(f"{base.__module__.partition('.')[0]}.{base.__name__}")
-        if library is not None:
-            return _of_library(library)
+        name = f"{base.__module__.partition('.')[0]}.{base.__name__}"
+        if name == "datasets.Column":
+            return LISTS
+        if name in _LIBRARIES:
+            return _of_library(_LIBRARIES[name])
     return _of_library("tensor_dict_rows") if is_tensor_collection(kind) else None
 
 

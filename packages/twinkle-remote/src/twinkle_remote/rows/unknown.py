@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import functools
 import os
-import pickle
 import sys
 import types
 from collections.abc import AsyncIterator, Iterator
@@ -41,34 +40,20 @@ _WITHOUT_ROWS_BY_NAME = {
     ("twinkle_mesh", "DeviceMesh"),
     ("typing", "_GenericAlias"),
 }
-_SAID = {
-    "__iter__": "is iterable",
-    "__next__": "is iterable",
-    "__aiter__": "is iterable",
-    "__len__": "has a length",
-    "__getitem__": "has items",
-    "__array__": "is an array to others",
-    "__array_interface__": "is an array to others",
-    "__dlpack__": "is a tensor to others",
-    "__arrow_c_array__": "is an array to others",
-    "__arrow_c_stream__": "is a table to others",
-    "__dataframe__": "is a frame to others",
-}
+_OF_ROWS = ("__iter__", "__next__", "__aiter__", "__len__", "__getitem__", "__array__", "__array_interface__")
+_OF_TABLES = ("__dlpack__", "__arrow_c_array__", "__arrow_c_stream__", "__dataframe__")
 _once: dict[type, bool] = {}
-_said: dict[type, str | None] = {}
+_members: dict[type, str | None] = {}
 _HANDLES = frozenset({"io", "_io", "tempfile"})  # modules whose iterators are open files
 
 
 def runs_once(kind: type) -> bool:
     """Whether a type is an iterator of Python itself, which can be read once only, and by one reader."""
     if kind not in _once:
-        _once[kind] = _is_iterator(kind)
+        module = kind.__module__.partition(".")[0]
+        iterates = issubclass(kind, Iterator | AsyncIterator)
+        _once[kind] = iterates and module in sys.stdlib_module_names and module not in _HANDLES
     return _once[kind]
-
-
-def _is_iterator(kind: type) -> bool:
-    module = kind.__module__.partition(".")[0]
-    return issubclass(kind, Iterator | AsyncIterator) and module in sys.stdlib_module_names and module not in _HANDLES
 
 
 def is_tensor_collection(kind: type) -> bool:
@@ -84,37 +69,21 @@ def without_rows(kind: type) -> bool:
     return any((base.__module__.partition(".")[0], base.__name__) in _WITHOUT_ROWS_BY_NAME for base in kind.__mro__)
 
 
-def is_text_of_bytes(value: object) -> bool:
-    """Whether a value is a view of bytes or a bytearray, which are one text; a view of anything else may be rows."""
-    if type(value) is not memoryview:
-        return False
-    return isinstance(value.obj, bytes | bytearray) and value.format == "B" and value.ndim == 1
-
-
 def row_protocol(kind: type) -> str | None:
     """The member of rows that values of a type that is no row type and no record have; None if there is none."""
-    if kind not in _said:
-        _said[kind] = _find(kind)
-    return _said[kind]
+    if kind not in _members:
+        names = {name for base in kind.__mro__ for name, own in vars(base).items() if own is not None}
+        found = next((name for name in _OF_ROWS + _OF_TABLES if name in names), None)
+        _members[kind] = None if without_rows(kind) else found
+    return _members[kind]
 
 
-def _find(kind: type) -> str | None:
-    if without_rows(kind):
-        return None
-    if issubclass(kind, pickle.PickleBuffer):
-        return "is a buffer"
-    names = {name for base in kind.__mro__ for name, own in vars(base).items() if own is not None}
-    if {"__len__", "__getitem__"} <= names:
-        return "has a length and items by index"
-    return next((said for name, said in _SAID.items() if name in names), None)
-
-
-def refuse(value: object, path: str, why: str) -> DispatchError:
+def refuse(value: object, path: str, member: str) -> DispatchError:
     """The error that a value of no known type is not divided."""
     kind = type(value)
     name = kind.__name__
     return DispatchError(
-        f"{path} is a {kind.__module__}.{name}, which {why}, but how its rows are cut and "
+        f"{path} is a {kind.__module__}.{name}, which looks as if it had rows ({member}), but how they are cut and "
         f"joined is not known: pass Replicate(value) to send it whole, name what is split with split=(...), pass a "
         f"list or an array, or teach it with register_rows({name}, ...)"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import threading
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from twinkle_remote.protocol.call import is_component_type
@@ -41,7 +40,6 @@ class TypeNames:
     def __init__(self) -> None:
         self._types: dict[str, type] = {}
         self._plain: dict[type, Plain] = {}
-        self._lock = threading.Lock()
 
     def add(self, kind: type, name: str | None = None, plain: Plain | None = None) -> None:
         """Allow values of a class to be sent.
@@ -58,17 +56,11 @@ class TypeNames:
         if not inspect.isclass(kind) or (plain is None and not travels_by_name(kind)):
             raise TypeError(f"{kind!r} is not a dataclass, a named tuple or an enum: only these can be sent by name")
         name = name or name_of(kind)
-        with self._lock:
-            known = self._types.setdefault(name, kind)
-            if plain is not None and known is kind:
-                self._plain[kind] = plain
+        known = self._types.setdefault(name, kind)
+        if plain is not None and known is kind:
+            self._plain[kind] = plain
         if known is not kind:
             raise ValueError(f"the name {name!r} belongs to {known!r}: give {kind!r} another name")
-
-    def known(self) -> dict[str, type]:
-        """All known classes by name."""
-        with self._lock:
-            return dict(self._types)
 
     def plain(self, kind: type) -> Plain | None:
         """The pair of functions that give and take the plain form of a class's values; None without one."""

@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.rows.cut import compact
+from twinkle_remote.rows.cut import compact, costs_of
+from twinkle_remote.tables.nodes import Concat, Join, Select, StoredRows
+from twinkle_remote.tables.plan import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import CostRule
-    from twinkle_remote.tables.nodes import Rows
+    from twinkle_remote.tables.nodes import Node, Rows
 
 
-def assigned(rule: bool | CostRule, costs: Sequence[float] | None, total: int, count: int, name: str) -> list[Rows]:
+def assigned(rule: bool | CostRule, costs: Sequence[float] | None, total: int, shares: int, name: str) -> list[Rows]:
     """The rows of each share, ascending; every process finds the same.
 
     Args:
         rule: True, or a callable that takes the costs of all rows and returns others.
         costs: The cost of each row; None for 1 each.
         total: Number of rows.
-        count: Number of shares, at or above 1.
+        shares: Number of shares, at or above 1.
         name: Class.method, for messages.
 
     Raises:
@@ -37,7 +40,7 @@ def assigned(rule: bool | CostRule, costs: Sequence[float] | None, total: int, c
     if wrong is not None or len(own) != total:
         found = f"{len(own)} costs for {total} rows" if wrong is None else f"the cost {wrong}"
         raise DispatchError(f"{name}: balance= needs a finite cost at or above 0 for each row, got {found}")
-    return [compact(tuple(rows)) for rows in balanced_rows(own, count)]
+    return [compact(tuple(rows)) for rows in balanced_rows(own, shares)]
 
 
 def balanced_rows(costs: Sequence[float], parts: int) -> list[list[int]]:
@@ -57,24 +60,38 @@ def balanced_rows(costs: Sequence[float], parts: int) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in range(parts)]
     heap = [(0.0, 0, part) for part in range(parts)]
     for row in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
-        cost, count, part = heap[0]
+        cost, held, part = heap[0]
         rows[part].append(row)
-        if count + 1 == slices[part].stop - slices[part].start:
+        if held + 1 == slices[part].stop - slices[part].start:
             heappop(heap)
         else:
-            heapreplace(heap, (cost + costs[row], count + 1, part))
+            heapreplace(heap, (cost + costs[row], held + 1, part))
     for part_rows in rows:
         part_rows.sort()
     return rows
 
 
-def order_back(numbers: Sequence[Rows]) -> Rows:
-    """For each row of a call, its place among the rows of all ranks, one rank after the other.
+def row_costs(node: Node, outcomes: Iterable[Outcome]) -> Sequence[float] | None:
+    """The cost of each row of a resolved table, whose rows are counted; None if no value has costs.
 
     Args:
-        numbers: The rows of each rank, by their numbers in the call.
+        node: The table.
+        outcomes: Those that made its stored values; all other values are plain.
     """
-    places = [0] * sum(map(len, numbers))
-    for place, number in enumerate([number for rows in numbers for number in rows]):
-        places[number] = place
-    return compact(tuple(places))
+    known = {id(outcome.payload): outcome.costs for outcome in outcomes}
+
+    def of(one: Node) -> Sequence[float] | None:
+        if isinstance(one, StoredRows):
+            own = known[id(one.payload)] if id(one.payload) in known else costs_of(one.payload)
+            return own if own is None or one.rows is None else [own[row] for row in one.rows]
+        if isinstance(one, Join | Select):
+            return of(one.of[0] if isinstance(one, Join) else one.of)
+        if not isinstance(one, Concat):
+            return None
+        every = [(of(below), count(below) or 0) for below in one.of]
+        if all(own is None for own, _ in every):
+            return None
+        costs = [cost for own, rows in every for cost in own or [1.0] * rows]
+        return costs if one.order is None else [costs[row] for row in one.order]
+
+    return of(node)

@@ -10,10 +10,10 @@ from twinkle_remote.lazy.lazy import Lazy, LazySource, lazy_over, source_of
 from twinkle_remote.rows.columns import count_rows, names_of
 from twinkle_remote.rows.cut import costs_of
 from twinkle_remote.sessions.current import running
+from twinkle_remote.tables.balance import row_costs
 from twinkle_remote.tables.nodes import Input, LazyArgument, StoredRows
 from twinkle_remote.tables.plan import bound, count, resolve
 from twinkle_remote.tables.read import read
-from twinkle_remote.tables.transfers import row_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ class Table(LazySource):
             call, outcome = maker
             return call.fetch(outcome, timeout, began, (rows, names))
 
-        return read(node, fetch, listed=True)
+        return read(node, fetch)
 
     def resolved(self) -> tuple[Node, dict[int, tuple[PendingCall, Outcome]]]:
         """The table over its calls, which are done, and the call that made each payload.
@@ -79,12 +79,7 @@ class Table(LazySource):
             own, argument = source_of(value).hand_over(offset + len(inputs))
             inputs += own
             nodes.append(argument.node)
-        return inputs, LazyArgument(bound(self.node, nodes), listed=True)
-
-
-def is_table(lazy: Lazy[Any]) -> bool:
-    """Whether a lazy value is made of others."""
-    return isinstance(source_of(lazy), Table)
+        return inputs, LazyArgument(bound(self.node, nodes))
 
 
 def table_of(values: Sequence[Any], make: Callable[[Sequence[Node]], Node]) -> Any:
@@ -135,14 +130,7 @@ def costs_of_lazy(lazy: Lazy[Any]) -> Sequence[float] | None:
     """Wait for the calls that make a lazy value, and return the costs of its rows; see `costs_of`."""
     lazy.wait()
     node, made_by = _as_table(lazy).resolved()
-    if count(node) is None:
-        return costs_of(lazy.result())
-
-    def of_stored(stored: StoredRows) -> Sequence[float] | None:
-        maker = made_by.get(id(stored.payload))
-        return costs_of(stored.payload) if maker is None else maker[1].costs
-
-    return row_costs(node, of_stored)
+    return costs_of(lazy.result()) if count(node) is None else row_costs(node, [one for _, one in made_by.values()])
 
 
 def _as_table(lazy: Lazy[Any]) -> Table:

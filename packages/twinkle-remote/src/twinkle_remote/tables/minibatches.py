@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import random
-from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
@@ -49,7 +48,9 @@ def minibatches(
         ValueError: A number is out of range, or with `drop_last` there are too few rows for one minibatch.
         TypeError: The value has no rows.
     """
-    size, times = _at_least_one("rows", rows), _at_least_one("epochs", epochs)
+    size, times = operator.index(rows), operator.index(epochs)
+    if size < 1 or times < 1:
+        raise ValueError(f"rows and epochs must be at least 1, got {size} and {times}")
     total = rows_of_lazy(value, "minibatches") if isinstance(value, Lazy) else count_rows(value, "minibatches")
     if drop_last and total < size:
         raise ValueError(
@@ -68,17 +69,8 @@ def minibatches(
 
 
 def order_of(total: int, seed: int, epoch: int) -> Sequence[int]:
-    """The order of an epoch: the numbers of all rows, each once.
-
-    Args:
-        total: Number of rows.
-        seed: Any integer.
-        epoch: From 0.
-    """
-    order = list(range(total))
-    key = sha256(f"minibatches {total} {operator.index(seed)} {epoch}".encode()).digest()
-    random.Random(int.from_bytes(key, "big")).shuffle(order)
-    return order
+    """The order of an epoch: the numbers of all rows, each once; `seed` is any integer, `epoch` counts from 0."""
+    return random.Random(f"minibatches {total} {operator.index(seed)} {epoch}").sample(range(total), total)
 
 
 def _drawn_seed() -> int:
@@ -86,16 +78,4 @@ def _drawn_seed() -> int:
     if seed is None:
         return random.SystemRandom().getrandbits(64)
     number = next(_made.setdefault(session, count()))
-    return int.from_bytes(sha256(f"minibatches {seed} {number}".encode()).digest()[:8], "big")
-
-
-def _at_least_one(name: str, value: SupportsIndex) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__} {value!r:.40}") from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
+    return random.Random(f"minibatches {seed} {number}").getrandbits(64)

@@ -41,7 +41,7 @@ class StoredRows:
     """Rows of a stored value: of what one rank returned, or of a plain value.
 
     Attributes:
-        payload: Columns the value in the store, or is the value.
+        payload: Names the value in the store, or is the value.
         rows: Those that are wanted; None for all.
         count: Number of rows of the whole value; None where it has none, or nobody knows.
         names: Its columns where it is a mapping: other parts may have other columns. None for everything else.
@@ -171,12 +171,10 @@ class LazyArgument(NamedTuple):
     Attributes:
         node: Its rows; the places are those of the call's inputs.
         split: Each share takes its part of the rows; otherwise it takes the whole value.
-        listed: It is a table, whose ranges are lists; see `read`.
     """
 
     node: Node
     split: bool = False
-    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.rows.cut import compact, rows_within
-from twinkle_remote.tables.balance import order_back
 from twinkle_remote.tables.nodes import Combined, Concat, Input, Join, Select, StoredRows, Take
 
 if TYPE_CHECKING:
@@ -229,6 +228,18 @@ def _empty(node: Concat, own: dict[int, Rows]) -> Sequence[int]:
         return list(by_kind.values()) or by_rows[:1]
     there = {node.kinds[index] for index in own}
     return list({kind: index for index, kind in enumerate(node.kinds) if kind not in there}.values())
+
+
+def order_back(numbers: Sequence[Rows]) -> Rows:
+    """For each row of a call, its place among the rows of all ranks, one rank after the other.
+
+    Args:
+        numbers: The rows of each rank, by their numbers in the call.
+    """
+    places = [0] * sum(map(len, numbers))
+    for place, number in enumerate([number for rows in numbers for number in rows]):
+        places[number] = place
+    return compact(tuple(places))
 
 
 def _picked(known: Rows | None, rows: Rows) -> Rows:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.collect import combine
 from twinkle_remote.errors import CollectError, ColumnError, DispatchError
-from twinkle_remote.rows.columns import column_names, joined, selected, taken, with_lists
+from twinkle_remote.rows.columns import column_names, joined, selected, taken
 from twinkle_remote.rows.concat import concat
 from twinkle_remote.rows.cut import take
 from twinkle_remote.tables.nodes import Combined, Concat, Join, Select, StoredRows, Take
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
     Fetch = Callable[[object, Rows | None, Columns | None], Any]
 
 
-def read(node: Node, fetch: Fetch, *, listed: bool = False) -> Any:
+def read(node: Node, fetch: Fetch) -> Any:
     """The value of a resolved table.
 
     Args:
         node: The table.
         fetch: Reads rows and columns of the stored value of a payload; None stands for all.
-        listed: Ranges become lists, because of some rows nobody sees what the whole is.
 
     Raises:
         DispatchError: Rows or columns do not join, or a column is not there.
         CollectError: What ranks returned does not fit the collect of their call.
     """
-    value = _TableReader(fetch).of(node, None)
-    return with_lists(value) if listed else value
+    return _TableReader(fetch).of(node, None)
 
 
 class _TableReader:

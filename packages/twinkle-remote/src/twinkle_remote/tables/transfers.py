@@ -1,4 +1,7 @@
-"""Transfers: what each task of a call reads of its lazy arguments, planned once for all tasks of the call."""
+"""Transfers: what each task of a call reads of its lazy arguments, planned once for all tasks of the call.
+
+It is planned at once if the calls that make them are done, otherwise when they are.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.rows.cut import costs_of
-from twinkle_remote.tables.balance import assigned
-from twinkle_remote.tables.nodes import Combined, Concat, Input, Join, LazyArgument, Select, StoredRows, leaves
+from twinkle_remote.protocol.inputs import InputReplies
+from twinkle_remote.tables.balance import assigned, row_costs
+from twinkle_remote.tables.nodes import Combined, Input, LazyArgument, leaves
 from twinkle_remote.tables.plan import count, part, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from twinkle_remote.protocol.messages import Outcome, Share
+    from twinkle_remote.call.dispatch import Shares
+    from twinkle_remote.call.pending import PendingCall
+    from twinkle_remote.protocol.call import Call
+    from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import CostRule
     from twinkle_remote.tables.nodes import Node, Rows
-
-_MANY = 32  # stored values: about from here on, one more object costs less than naming them in each task
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,22 @@ class TransferPlan:
     balance: bool | CostRule = False
     numbers: tuple[Rows, ...] | None = None
 
+    def transfers(self, outcomes: Sequence[Outcome]) -> Sequence[TaskTransfer]:
+        """Return what each distinct task of the call reads.
+
+        Args:
+            outcomes: Outcomes of all inputs, without failures.
+        """
+        planner = _Planner(self, outcomes)
+        slots = [planner.readings(argument) for argument in self.arguments]
+        transfers = []
+        for index, used in enumerate(self.of_share):
+            values = tuple([slots[slot][index if len(slots[slot]) > 1 else 0] for slot in used])
+            rows = planner.rows[index] if planner.rows else None
+            numbers = None if planner.numbers is None else planner.numbers[index]
+            transfers.append(TaskTransfer(values, planner.total, rows, numbers, self.lists_only))
+        return transfers
+
 
 class Reading(NamedTuple):
     """One lazy argument as a task reads it.
@@ -53,15 +73,11 @@ class Reading(NamedTuple):
     Attributes:
         node: The resolved table of its rows.
         cut: The task's rows are cut out of the value, because only that shows how many rows there are.
-        listed: Its ranges are lists, as those of rows in another order.
-        kept: Payload of the table, if it is large and the same for all tasks; `node` is None then.
-        refusal: The type and the text of the error that the call cannot take this argument; None if it can.
+        refusal: The type and the text of the error that the call cannot take this argument; `node` is None then.
     """
 
     node: Node | None = None
     cut: bool = False
-    listed: bool = False
-    kept: object = None
     refusal: tuple[type[Exception], str] | None = None
 
 
@@ -73,7 +89,7 @@ class TaskTransfer(NamedTuple):
         total: Rows of the split arguments of the call; None if they are not known yet.
         rows: Rows that the task takes of them; None likewise.
         numbers: The numbers of these rows, if they are divided by their costs; None otherwise.
-        lists_only: As in the plan, for a value that is cut in the task; so is `balance`.
+        lists_only: As in the plan, for a value that is cut in the task.
     """
 
     values: tuple[Reading, ...]
@@ -81,31 +97,59 @@ class TaskTransfer(NamedTuple):
     rows: int | None = None
     numbers: Rows | None = None
     lists_only: bool = False
-    balance: bool | CostRule = False
 
 
-def plan_transfers(
-    plan: TransferPlan, outcomes: Sequence[Outcome], keep: Callable[[object], tuple[object, int]] | None = None
-) -> Sequence[TaskTransfer]:
-    """Return what each distinct task of a call reads.
+class LazyArguments(NamedTuple):
+    """The lazy arguments of one call.
+
+    Attributes:
+        inputs: The replies that its tasks wait for; empty if all outcomes are known.
+        sources: The calls that make the arguments and are not done, or have failed.
+        reads: What each distinct task reads; None if that is planned when the replies are there.
+    """
+
+    inputs: InputReplies
+    sources: Sequence[PendingCall] = ()
+    reads: Sequence[TaskTransfer] | None = None
+
+
+def lazy_arguments(call: Call, shares: Shares) -> LazyArguments:
+    """The lazy arguments of one call.
 
     Args:
-        plan: The call.
-        outcomes: Outcomes of all inputs, without failures.
-        keep: Keeps a value for readers in other processes, as `Store.keep` does: a large table that every task reads is
-            sent once. None if the tasks are read in this process.
+        call: The call.
+        shares: Its divided arguments; some are lazy.
     """
-    planner = _Planner(plan, outcomes)
-    slots = [planner.readings(argument) for argument in plan.arguments]
-    if keep is not None and len(plan.of_share) > 1:
-        slots = [[_kept(slot[0], keep)] if len(slot) == 1 else slot for slot in slots]
-    transfers = []
-    for index, used in enumerate(plan.of_share):
-        values = tuple([slots[slot][index if len(slots[slot]) > 1 else 0] for slot in used])
-        rows = planner.rows[index] if planner.rows else None
-        numbers = None if planner.numbers is None else planner.numbers[index]
-        transfers.append(TaskTransfer(values, planner.total, rows, numbers, plan.lists_only, plan.balance))
-    return transfers
+    encoder = shares.encoder
+    plan = transfer_plan(call, shares)
+    sources = [source for source in encoder.sources if not source.done() or source.failed()]
+    if not sources:
+        outcomes = [source.outcome(rank) for source, rank in encoder.inputs]
+        return LazyArguments(InputReplies(), (), plan.transfers(outcomes))
+    replies = [source.reply(rank) for source, rank in encoder.inputs]
+    read = set(map(id, replies))
+    watched = [reply for source in encoder.sources for reply in source.replies() if id(reply) not in read]
+    return LazyArguments(InputReplies(replies, watched, plan), sources)
+
+
+def transfer_plan(call: Call, shares: Shares) -> TransferPlan:
+    """The plan that says, with the outcomes, which pieces each task of a call reads.
+
+    Args:
+        call: The call.
+        shares: Its divided arguments; some are lazy.
+    """
+    encoder, spec = shares.encoder, call.spec
+    return TransferPlan(
+        call.name,
+        tuple(encoder.lazies),
+        tuple(map(tuple, encoder.of_share)),
+        shares.count,
+        shares.real,
+        spec.dispatch == "slice" and spec.split is None,
+        spec.balance if (shares.count or 1) > 1 else False,
+        tuple(shares.parts) if shares.balanced else None,
+    )
 
 
 class _Planner:
@@ -114,15 +158,16 @@ class _Planner:
     Attributes:
         total: That number; None before it is known.
         rows: Rows of each share; empty before they are known.
-        numbers: With costs, the numbers of these rows; None before they are known.
+        numbers: With costs, the numbers of these rows; None before they are known, and where only the value of the
+            first argument shows its rows: then they are divided by their number.
     """
 
     def __init__(self, plan: TransferPlan, outcomes: Sequence[Outcome]) -> None:
         self._plan, self._outcomes = plan, outcomes
+        self._balance = plan.balance
         self.total = plan.total
         self.numbers: Sequence[Rows] | None = plan.numbers
         self.rows: Sequence[int] = () if plan.numbers is None else list(map(len, plan.numbers))
-        self._costs_unknown = False  # only the values show how the rows are divided
 
     def readings(self, argument: LazyArgument) -> Sequence[Reading]:
         """The readings of an argument, one for each share; a single one if it is the same for all shares."""
@@ -133,16 +178,14 @@ class _Planner:
 
     def _readings(self, argument: LazyArgument, node: Node) -> Sequence[Reading]:
         plan, total = self._plan, count(node)
-        listed = argument.listed or (isinstance(node, Concat) and node.order is not None)
-        if not argument.split or plan.count is None:
-            return [Reading(node, listed=listed)]
-        if total is not None and plan.lists_only and not self._is_list(argument.node, node):
-            return [Reading(node, listed=listed)]
-        if total is None or self._costs_unknown:
-            if plan.balance is not False and self.numbers is None:
-                self._costs_unknown = True
-            return [Reading(node, cut=True, listed=listed)]
-        return [Reading(part(node, rows), listed=listed) for rows in self._wanted(node, total, plan.count)]
+        whole = total is not None and plan.lists_only and not self._is_list(argument.node, node)
+        if not argument.split or plan.count is None or whole:
+            return [Reading(node)]
+        if total is None:
+            if self.numbers is None:
+                self._balance = False
+            return [Reading(node, cut=True)]
+        return [Reading(part(node, rows)) for rows in self._wanted(node, total, plan.count)]
 
     def _is_list(self, node: Node, resolved: Node) -> bool:
         if isinstance(resolved, Combined):
@@ -155,42 +198,15 @@ class _Planner:
         """The rows of a table that each share takes."""
         check_total(total, self.total, self._plan.name)
         self.total = total
-        if self._plan.balance is False:
+        if self._balance is False:
             parts = [balanced_slice(total, shares, index) for index in range(shares)]
             self.rows = [one.stop - one.start for one in parts]
             return [range(one.start, one.stop) for one in parts]
         if self.numbers is None:
-            known = {id(outcome.payload): outcome.costs for outcome in self._outcomes}
-
-            def of_stored(stored: StoredRows) -> Sequence[float] | None:
-                payload = stored.payload
-                return known[id(payload)] if id(payload) in known else costs_of(payload)
-
-            costs = row_costs(node, of_stored)
-            self.numbers = assigned(self._plan.balance, costs, total, shares, self._plan.name)
+            costs = row_costs(node, self._outcomes)
+            self.numbers = assigned(self._balance, costs, total, shares, self._plan.name)
             self.rows = list(map(len, self.numbers))
         return self.numbers
-
-
-def row_costs(node: Node, of_stored: Callable[[StoredRows], Sequence[float] | None]) -> Sequence[float] | None:
-    """The cost of each row of a resolved table; None if no value has costs.
-
-    Args:
-        node: The table; its rows are counted.
-        of_stored: Returns the costs of all rows of a stored value; None for 1 each.
-    """
-    if isinstance(node, StoredRows):
-        own = of_stored(node)
-        return own if own is None or node.rows is None else [own[row] for row in node.rows]
-    if isinstance(node, Join | Select):
-        return row_costs(node.of[0] if isinstance(node, Join) else node.of, of_stored)
-    if not isinstance(node, Concat):
-        return None
-    every = [row_costs(one, of_stored) for one in node.of]
-    if all(own is None for own in every):
-        return None
-    costs = [cost for own, one in zip(every, node.of, strict=True) for cost in own or [1.0] * (count(one) or 0)]
-    return costs if node.order is None else [costs[row] for row in node.order]
 
 
 def check_total(total: int, known: int | None, name: str) -> None:
@@ -204,26 +220,3 @@ def check_total(total: int, known: int | None, name: str) -> None:
             f"{name}: what one call splits must have one number of rows, but a lazy argument has "
             f"{total} and another argument {known}; mark what must go whole with Replicate(value)"
         )
-
-
-def rows_of_share(rows: int, share: Share, total: int | None, name: str) -> slice:
-    """The rows of one value that a share takes.
-
-    Args:
-        rows: Rows of the value.
-        share: The share.
-        total: Rows of the other split arguments; None without any.
-        name: Class.method, for messages.
-
-    Raises:
-        DispatchError: The other arguments have another number of rows.
-    """
-    check_total(rows, total, name)
-    return balanced_slice(rows, share.count, share.index)
-
-
-def _kept(reading: Reading, keep: Callable[[object], tuple[object, int]]) -> Reading:
-    """A table that all tasks read, kept once for all of them if it names many values."""
-    if reading.node is None or sum([1 for _ in leaves(reading.node)]) < _MANY:
-        return reading
-    return reading._replace(node=None, kept=keep(reading.node)[0])

@@ -70,14 +70,15 @@ class TaskInputs:
         if reading.refusal is not None:
             kind, text = reading.refusal
             raise kind(text)
-        node = self._fetch(reading.kept) if reading.node is None else reading.node
-        value = read(node, self._fetch, listed=reading.listed)
+        assert reading.node is not None
+        value = read(reading.node, self._fetch)
         return self._cut(value) if reading.cut else value
 
     def _cut(self, value: Any) -> Any:
         """This rank's rows of a value whose rows are counted here."""
+        from twinkle_mesh import balanced_slice
         from twinkle_remote.rows.cut import rows_of, take
-        from twinkle_remote.tables.transfers import check_total, rows_of_share  # as in `_value`
+        from twinkle_remote.tables.transfers import check_total  # as in `_value`
 
         task, given = self._task, self._given
         assert given is not None
@@ -86,20 +87,8 @@ class TaskInputs:
         rows = rows_of(value, f"{task.name}: a lazy argument")
         if rows is None:
             return value
-        if given.balance is not False:
-            check_total(rows, self.total, task.name)
-            self.numbers = self._assigned(value, rows, given) if self.numbers is None else self.numbers
-            self.total, self.rows = rows, len(self.numbers)
-            return take(value, self.numbers)
-        part = rows_of_share(rows, task.share, self.total, task.name)
-        self.total, self.rows = rows, part.stop - part.start
-        return take(value, range(part.start, part.stop))
-
-    def _assigned(self, value: Any, total: int, given: TaskTransfer) -> Rows:
-        """This rank's rows of a value by their costs, which every rank finds alike."""
-        from twinkle_remote.rows.cut import costs_of
-        from twinkle_remote.tables.balance import assigned
-
-        task = self._task
-        assert task.share is not None
-        return assigned(given.balance, costs_of(value), total, task.share.count, task.name)[task.share.index]
+        check_total(rows, self.total, task.name)
+        part = balanced_slice(rows, task.share.count, task.share.index)
+        numbers = range(part.start, part.stop) if self.numbers is None else self.numbers
+        self.total, self.rows = rows, len(numbers)
+        return take(value, numbers)

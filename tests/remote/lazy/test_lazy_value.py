@@ -1,18 +1,18 @@
-"""Checks: lazy results as the values that they stand for."""
+"""Lazy results as the values that they stand for."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import pickle
 import time
 from collections import UserDict
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy
+import torch
 from tests.conformance.checks.failing import gate
-from tests.conformance.harness import needs, raises
+from tests.conformance.harness import raises
 from tests.conformance.subjects.echo import Echo, Holder, Pair, Reducer
 from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import FOUR
@@ -21,10 +21,10 @@ from twinkle_remote import Lazy, get, submit
 from twinkle_remote.errors import CallTimeoutError, DispatchError
 
 if TYPE_CHECKING:
-    from tests.conformance.harness import Harness
+    from tests.conformance import Harness
 
 
-def lazy_results_behave_like_the_value(harness: Harness) -> None:
+def test_lazy_results_behave_like_the_value(harness: Harness) -> None:
     """Iterating, `len`, indexing, `bool`, comparing, arithmetic, formatting and calling use the value."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     lazy = submit(echo.rows, [3, 1, 2])
@@ -44,19 +44,17 @@ def lazy_results_behave_like_the_value(harness: Harness) -> None:
     assert float(total) == 3.0 and int(total) == 3 and f"{total:.2f}" == "3.00" and 6 / total == 2.0
 
 
-@needs("numpy", "torch")
-def lazy_results_are_arrays_to_array_libraries(harness: Harness) -> None:
+def test_lazy_results_are_arrays_to_array_libraries(harness: Harness) -> None:
     """Array libraries use a lazy result as its array or tensor."""
-    numpy, torch = import_module("numpy"), import_module("torch")
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     array = submit(echo.rows, numpy.arange(6.0))
     assert numpy.asarray(array).tolist() == [0, 1, 2, 3, 4, 5] and numpy.sum(array) == 15 and array.mean() == 2.5
     assert (array * 2).tolist() == [0, 2, 4, 6, 8, 10] and (array == numpy.arange(6.0)).all()
-    tensor = submit(echo.rows, torch.arange(6))
+    tensor: Any = submit(echo.rows, torch.arange(6))
     assert torch.sum(tensor).item() == 15 and tensor.shape == (6,) and torch.stack([tensor, tensor]).shape == (2, 6)
 
 
-def lazy_results_say_what_to_do_where_they_are_not_the_value(harness: Harness) -> None:
+def test_lazy_results_say_what_to_do_where_they_are_not_the_value(harness: Harness) -> None:
     """Sets, dict keys, private names and pickles: an error that says `get`."""
     lazy = submit(harness.build(Echo, 2).whole, "text")
     for use in (
@@ -74,7 +72,7 @@ def lazy_results_say_what_to_do_where_they_are_not_the_value(harness: Harness) -
         json.dumps(lazy)
 
 
-def get_gives_the_value_in_every_mode(harness: Harness) -> None:
+def test_get_gives_the_value_in_every_mode(harness: Harness) -> None:
     """`get`: at any depth of lists, tuples, dicts, dataclasses and named tuples; anything else as it is."""
     echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
     rows = [1, 2, 3]
@@ -98,33 +96,7 @@ def get_gives_the_value_in_every_mode(harness: Harness) -> None:
         get(around)
 
 
-@needs(apart=True)
-def get_has_one_limit_for_all(harness: Harness) -> None:
-    """`get(value, timeout)`: one limit, however many results there are."""
-    faulty = harness.build(Faulty, 2)
-    with gate(harness) as path:
-        lazies = [submit(faulty.stalls_for_ever, path, [0]) for _ in range(20)]
-        began = time.monotonic()
-        with raises(CallTimeoutError, "Faulty.stalls_for_ever"):
-            get(lazies, timeout=harness.patience)
-        assert time.monotonic() - began < 20 * harness.patience
-    assert get(lazies, timeout=60.0) == ["open"] * 20
-
-
-def several_results_are_awaited_together(harness: Harness) -> None:
-    """`asyncio.gather` takes lazy results, one also twice, and raises the first failure."""
-    echo, faulty = harness.build(Echo, 4, mesh=FOUR["dp4"]), harness.build(Faulty, 2)
-
-    async def use() -> None:
-        first, second = submit(echo.rows, [1, 2]), submit(echo.rows, [3])
-        assert list(await asyncio.gather(first, second, first)) == [[1, 2], [3], [1, 2]]
-        with raises(KeyError, "Faulty.raises failed on"):
-            await asyncio.gather(first, submit(faulty.raises, "key"))
-
-    asyncio.run(use())
-
-
-def lazy_results_tell_what_they_are(harness: Harness) -> None:
+def test_lazy_results_tell_what_they_are(harness: Harness) -> None:
     """`repr` names call, group, mesh and state without fetching."""
     lazy = submit(harness.build(Echo, 4, mesh=FOUR["dp2 tp2"]).rows, [1, 2])
     workers, mesh = (1, "") if harness.served else (harness.workers(4), "dp=")
@@ -134,31 +106,15 @@ def lazy_results_tell_what_they_are(harness: Harness) -> None:
     assert lazy.result() == [1, 2] and repr(lazy).endswith(", fetched>"), repr(lazy)
 
 
-def lazy_results_can_be_awaited(harness: Harness) -> None:
-    """`await` gives the value, several at once, and raises what the workers raised."""
-    echo = harness.build(Echo, 4, mesh=FOUR["dp4"])
+def test_get_has_one_limit_for_all(harness: Harness) -> None:
+    """`get(value, timeout)`: one limit, however many results there are."""
+    if harness.in_process:
+        return
     faulty = harness.build(Faulty, 2)
-
-    async def use() -> list[Any]:
-        first, second = submit(echo.rows, [1, 2, 3]), submit(echo.rows, [4])
-        with raises(KeyError, "Faulty.raises failed on"):
-            await submit(faulty.raises, "key")
-        return list(await asyncio.gather(_value(first), _value(second)))
-
-    assert asyncio.run(use()) == [[1, 2, 3], [4]]
-
-
-async def _value(lazy: Lazy[Any]) -> Any:
-    return await lazy
-
-
-CHECKS = (
-    lazy_results_behave_like_the_value,
-    lazy_results_are_arrays_to_array_libraries,
-    lazy_results_say_what_to_do_where_they_are_not_the_value,
-    get_gives_the_value_in_every_mode,
-    get_has_one_limit_for_all,
-    several_results_are_awaited_together,
-    lazy_results_tell_what_they_are,
-    lazy_results_can_be_awaited,
-)
+    with gate(harness) as path:
+        lazies = [submit(faulty.stalls_for_ever, path, [0]) for _ in range(20)]
+        began = time.monotonic()
+        with raises(CallTimeoutError, "Faulty.stalls_for_ever"):
+            get(lazies, timeout=harness.patience)
+        assert time.monotonic() - began < 20 * harness.patience
+    assert get(lazies, timeout=60.0) == ["open"] * 20
