@@ -112,7 +112,7 @@ class _Copies:
         if isinstance(value, list):
             made = sequence_like(value, [self.of(item) for item in list.__iter__(value)])
             for name, part in getattr(value, "__dict__", {}).items():
-                setattr(made, name, self.of(part))
+                vars(made)[name] = self.of(part)
             return made
         if id(value) not in self._made:
             self._alive.append(value)
