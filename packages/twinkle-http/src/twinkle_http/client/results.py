@@ -193,7 +193,7 @@ class ArgumentPlans:
             if reading.refusal is not None:
                 kind, text = reading.refusal
                 raise kind(text)
-            assert reading.node is not None, "a table is kept for several tasks only"
+            assert reading.node is not None
             return reading.node
         assert plan is not None
         return plan.arguments[plan.of_share[task.place][index]].node
