@@ -28,25 +28,25 @@ def pair(digit: int, draw: random.Random) -> dict[str, str]:
     return {"prompt": f"count on: {digit}", "chosen": str(right), "rejected": str(wrong)}
 
 
-def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
+def train(mode: Any = "local", steps: int = 40) -> list[dict[str, float]]:
     """The figures of each step; "right" is the share of sampled answers that are, measured at each tenth."""
     config, tokenizer = model_and_tokenizer()
     draw = random.Random(0)
     rows = [pair(index % 10, draw) for index in range(40 * steps)]
     params = SamplingParams(max_new_tokens=2)
     with twinkle.session(mode, groups=[DeviceGroup("models", 1, "CPU"), DeviceGroup("sampler", 1, "CPU")]):
-        adamw = partial(torch.optim.AdamW, lr=5e-3, weight_decay=0.0)
+        adamw = partial(torch.optim.AdamW, lr=3e-3, weight_decay=0.0)
         actor = TransformersModel(config, optimizer=adamw, remote_group="models")
         reference = TransformersModel(config, optimizer=None, remote_group="models")
         sampler = TransformersSampler(config, tokenizer=tokenizer, params=params, remote_group="sampler")
-        tune(actor, tokenizer)
+        tune(actor, tokenizer, steps=60)
         WeightSync(actor, reference)()
         sync = WeightSync(actor, sampler)
         history: list[dict[str, float]] = []
         loader = DataLoader(rows, batch_size=40, collate_fn=partial(preferences, tokenizer=tokenizer))
         with stream(loader, partial(reference.annotate, column="ref_logprobs")) as batches:
             for batch in batches:
-                found = dict(actor.forward_backward(batch, "dpo", beta=0.1))
+                found = dict(actor.forward_backward(batch, "dpo", beta=1.0))
                 actor.step()
                 history.append(found)
                 if len(history) % 10 == 0:
@@ -57,4 +57,4 @@ def train(mode: Any = "local", steps: int = 60) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    train(**arguments(__doc__, steps=60))
+    train(**arguments(__doc__, steps=40))
