@@ -21,10 +21,17 @@ from torch.optim.lr_scheduler import LinearLR
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, DeviceMesh, WeightSync, engines
-from twinkle.engines import SamplingParams, TransformersModel, advantages, mismatch, rewards
+from twinkle.engines import Advantages, Rollouts, SamplingParams, TransformersModel, mismatch, rewards
 
 PARAMS = SamplingParams(n=32, max_new_tokens=4, stop=("\n",))
 ENGINES: dict[str, Any] = {"hf": engines.TransformersSampler, "vllm": engines.VLLMSampler}
+
+
+def figures(rollouts: Rollouts) -> list[tuple[float, int, int]]:
+    """The mean reward, the oldest version and the tokens of each row, computed where the rows are."""
+    return [
+        (row.sequence_rewards().mean().item(), int(row.tokens["versions"].min()), sum(row.lengths)) for row in rollouts
+    ]
 
 
 def train(options: argparse.Namespace) -> list[float]:
@@ -50,22 +57,23 @@ def train(options: argparse.Namespace) -> list[float]:
         sync = WeightSync(model, sampler)
         sync()
         loader = DataLoader(PROMPTS * options.steps, batch_size=len(PROMPTS))
-        with twinkle.stream(loader, sampler.sample, grader.grade, ahead=options.ahead, max_lag=2) as batches:
+        stages = (sampler.sample, grader.grade, Advantages("grpo", scale=False, **placement).add)
+        with twinkle.stream(loader, *stages, ahead=options.ahead, max_lag=2) as batches:
             began = perf_counter()
             for batch in batches:
-                rollouts = advantages(twinkle.get(batch), "grpo", scale=False)
-                history.append(rollouts.sequence_rewards().mean().item())
-                lag = sync.version - int(rollouts.tokens["versions"].min())
+                rewarded, versions, tokens = zip(*twinkle.get(twinkle.map(batch, figures)), strict=True)
+                history.append(sum(rewarded) / len(rewarded))
+                lag = sync.version - min(versions)
                 metrics: dict[str, Any] = {"reward": history[-1], "lag": lag}
                 if sink and lag == 0:  # the same weights, so that the engines alone differ
-                    metrics["mismatch"] = mismatch(model.annotate(rollouts, "proximal"))
-                metrics |= {**model.forward_backward(rollouts, loss="grpo"), **model.step()}
+                    metrics["mismatch"] = mismatch(model.annotate(batch, "proximal"))
+                metrics |= {**model.forward_backward(batch, loss="grpo"), **model.step()}
                 started = perf_counter()
                 sync()
                 metrics["sync_seconds"] = perf_counter() - started
                 print(f"step {len(history):4d}  reward {history[-1]:.3f}  loss {metrics['loss']:+.4f}  lag {lag}")
                 if sink:
-                    metrics["tokens_per_second"] = sum(rollouts.lengths) / (perf_counter() - began)
+                    metrics["tokens_per_second"] = sum(tokens) / (perf_counter() - began)
                     sink.log(metrics, step=len(history))
                 began = perf_counter()
         rollouts = twinkle.get(grader.grade(sampler.sample(PROMPTS)))
