@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import math
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,6 +164,20 @@ def test_errors_are_type_message_and_request(api: Api) -> None:
     for mesh in (3, {"dp_size": "2"}, {"dp": 2}, {"dp_size": 0}):
         assert api.error("Adder", {"device_mesh": mesh})[:2] == (400, "InvalidArguments")
     assert api.error("Adder", {"remote_group": 5})[:2] == (400, "InvalidArguments")
+
+
+def test_the_description_names_every_route_and_what_it_takes(api: Api) -> None:
+    status, found = api.send("GET", "/openapi.json")
+    assert status == 200 and found["openapi"] == "3.1.0"
+    assert {"/v1/Adder", "/v1/Adder/{id}", "/v1/Adder/{id}/add", "/v1/Steps/{id}/__next__"} <= found["paths"].keys()
+    assert not any("private" in path for path in found["paths"])
+    body = found["components"]["schemas"]["Adder_fail"]
+    assert body["required"] == ["why"] and body["properties"] == {"why": {"type": "string"}}
+    named = re.findall(r'"#/components/schemas/([^"]*)"', json.dumps(found))
+    assert named and {*named} <= found["components"]["schemas"].keys()
+    adder = api.build("Adder")
+    for method in [path.rpartition("/")[2] for path in found["paths"] if path.startswith("/v1/Adder/{id}/")]:
+        assert api.post(f"{adder}/{method}", {"no such argument": 1})[0] in (400, 404)
 
 
 def test_what_one_tenant_has_is_unknown_to_another(api: Api) -> None:

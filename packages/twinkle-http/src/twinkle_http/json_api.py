@@ -34,6 +34,7 @@ from twinkle_remote.backends.serving import (
     check_all_ended,
     constructor_signature,
     remote_function,
+    remote_names,
     start,
     unintercepted,
 )
@@ -99,6 +100,8 @@ class JsonApi:
         """
         work: Callable[..., bytes]
         match scope["method"], scope["path"].split("/")[1:]:
+            case "GET", ["openapi.json"]:
+                return 200, await result_of(self._described)
             case "POST", ["v1", *names] if len(names) == 1:
                 status, work = 201, self._create
             case "POST", ["v1", *names] if len(names) == 3:
@@ -116,6 +119,34 @@ class JsonApi:
             return status, await result_of(partial(work, request, *names))
         except Exception as error:  # it is the caller's
             raise _refusal(error) from None
+
+    def _described(self) -> bytes:
+        """The routes by OpenAPI 3.1: the arguments as their structs say, results as any JSON."""
+        structs = {f"/v1/{name}": _of_constructor(cls) for name, cls in self._classes.items()}
+        for name, cls in self._classes.items():
+            structs |= {f"/v1/{name}/{{id}}/{one}": _of_method(cls, one) for one in remote_names(cls)}
+        template = "#/components/schemas/{name}"
+        found, named = msgspec.json.schema_components(structs.values(), schema_hook=_anything, ref_template=template)
+        id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        failed = {"description": "an error with its type, message and request"}
+        paths: dict[str, dict[str, Any]] = {}
+        for (path, _), schema in zip(structs.items(), found, strict=True):
+            status = "200" if "{id}" in path else "201"
+            body = {"content": {"application/json": {"schema": schema}}}
+            responses = {status: {"description": "done"}, "default": failed}
+            own = {"parameters": [id_]} if "{id}" in path else {}
+            paths[path] = {**own, "post": {"requestBody": body, "responses": responses}}
+        for name in self._classes:
+            responses = {"204": {"description": "done"}, "default": failed}
+            paths[f"/v1/{name}/{{id}}"] = {"parameters": [id_], "delete": {"responses": responses}}
+        described = {
+            "openapi": "3.1.0",
+            "info": {"title": "twinkle", "version": "1"},
+            "paths": paths,
+            "security": [{"token": []}],
+            "components": {"schemas": named, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        }
+        return msgspec.json.encode(described)
 
     def _class(self, name: str) -> type:
         if name not in self._classes:
@@ -248,7 +279,7 @@ def _of_constructor(cls: type) -> Any:
     signature = constructor_signature(cls) or inspect.Signature()
     own = [one for one in signature.parameters.values() if one.name not in (GROUP, MESH, INSTANCE)]
     place = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in (GROUP, MESH)]
-    return _struct_of([*own, *place], {**annotations, GROUP: str, MESH: dict[str, int]})
+    return _struct_of(cls.__name__, [*own, *place], {**annotations, GROUP: str, MESH: dict[str, int]})
 
 
 @lru_cache(maxsize=4096)
@@ -256,12 +287,13 @@ def _of_method(cls: type, name: str) -> Any:
     """The struct of a remote function's keyword arguments."""
     remote = remote_function(cls, name)
     if remote is None or remote.function is None or remote.signature is None:
-        return _struct_of((), {})
-    return _struct_of(list(remote.signature.parameters.values())[1:], annotations_of(remote.function))
+        return _struct_of(f"{cls.__name__}_{name}", (), {})
+    own = list(remote.signature.parameters.values())[1:]
+    return _struct_of(f"{cls.__name__}_{name}", own, annotations_of(remote.function))
 
 
-def _struct_of(parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]) -> Any:
-    """A msgspec struct with a field for each parameter; `options` is the name of its `**options`."""
+def _struct_of(name: str, parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]) -> Any:
+    """A msgspec struct of a name, with a field for each parameter; `options` is the name of its `**options`."""
     fields: list[Any] = []
     options = ""
     for one in parameters:
@@ -271,7 +303,7 @@ def _struct_of(parameters: Sequence[inspect.Parameter], annotations: Mapping[str
         if one.kind not in _BY_PLACE:
             required = one.default is one.empty and one.kind is not one.VAR_KEYWORD
             fields.append((one.name, kind) if required else (one.name, kind | msgspec.UnsetType, msgspec.UNSET))
-    made: Any = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    made: Any = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
     made.options = options
     return made
 
@@ -283,6 +315,14 @@ def _json_type(annotation: Any) -> Any:
     except Exception:
         return Any
     return Any if annotation is object else annotation
+
+
+def _anything(kind: Any) -> dict[str, Any]:
+    """The schema of a type that msgspec does not know: a component is its id, an array a list."""
+    is_component = isinstance(kind, type) and is_component_type(kind)
+    is_array = _is(kind, "numpy", "ndarray") or _is(kind, "torch", "Tensor")
+    known = {"type": "string"} if is_component else {"type": "array"} if is_array else {}
+    return {"title": getattr(kind, "__name__", str(kind)), **known}
 
 
 def _made(component: Callable[[str], Any], kind: Any, given: Any) -> Any:
