@@ -414,7 +414,7 @@ COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 14_363, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_196, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_094, 8_200),
-    "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_372, 2_900),
+    "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_412, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_917, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 616, 700),
     "lines of tests": (lambda: lines("tests"), 39_003, 36_000),
