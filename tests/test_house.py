@@ -71,7 +71,6 @@ LEFT: dict[str, dict[str, str]] = {
         "serve: os.environ.pop": "a secret that no child may inherit, as the page on security says",
     },
     "no hasattr or getattr on a protocol": {
-        "build: getattr value": "an enum of peft's, or a text in its place",
         "checkpoint: hasattr load_state_dict": "a user's part of a checkpoint, which may have it",
         "checkpoint: hasattr state_dict": "a user's part of a checkpoint, which may have it",
         "state: getattr weights": "a user's component, which may have the method",
