@@ -141,7 +141,7 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
             reads=None if reads is None else reads[index],
             place=index,
             on_loop=on_loop,
-            seconds=spec.timeout if on_loop else None,
+            seconds=spec.timeout,
             concurrent=spec.concurrent,
             mesh=call.mesh if kind == "create" else None,
             seed=call.seed,
