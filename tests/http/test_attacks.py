@@ -95,7 +95,7 @@ def test_foreign_ids_get_the_answer_of_unknown_ones(raw: Raw) -> None:
         answers.append(re.sub(r"\(request .*\)", "", str(refused(answer))).replace(instance, "").replace('"', "'"))
     assert answers[0] == answers[1]
     for name in ("r500", "r77"):
-        for path in ("/read", "/cancel", "/stacks"):
+        for path in ("/read", "/cancel"):
             status, answer = raw.post(path, {"name": name}, TWO, twinkle_client=other)
             assert (status, answer["type"]) == (404, "Unknown")
     status, answer = raw.call(mine, 501, TWO, kind="method", target="add", instance="mine")
