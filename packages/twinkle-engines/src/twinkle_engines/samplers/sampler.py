@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from twinkle_engines.batches.chats import Template
     from twinkle_engines.samplers.seeds import Job
     from twinkle_mesh import DeviceMesh
 
@@ -58,6 +59,11 @@ class Sampler:
     def own_params(self) -> SamplingParams:
         """The parameters of calls that do not say them; Python's defaults where there are none."""
         return self._params or SamplingParams()
+
+    @remote_function(dispatch="all", collect="first")
+    def template(self) -> tuple[Template | None, list[int]]:
+        """The tokenizer with its template, None without one, and the tokens that end an answer."""
+        return self._template, [*self._ends]
 
     @remote_function(dispatch="all", sync=True)
     def state_dict(self) -> dict[str, int]:

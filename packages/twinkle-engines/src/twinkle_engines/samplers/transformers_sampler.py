@@ -17,6 +17,7 @@ from twinkle_engines.models.build import (
 from twinkle_engines.models.checks import limits_of
 from twinkle_engines.models.gradients import move
 from twinkle_engines.models.layout import own_device
+from twinkle_engines.samplers.gathering import Gathering
 from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
 from twinkle_engines.samplers.sampler import Sampler, own_mesh
 from twinkle_remote import remote_class, remote_function
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from twinkle_engines.models.build import Source
+    from twinkle_engines.samplers.sampler import Answer
+    from twinkle_engines.samplers.seeds import Job
     from twinkle_mesh import DeviceMesh
 
 
@@ -82,6 +85,7 @@ class TransformersSampler(Sampler):
         self._model.generation_config = GenerationConfig(eos_token_id=ends or None, pad_token_id=0)
         self._version, self._device = 0, self._model.device
         self._is_asleep = False
+        self._gathering = Gathering(self._write)
         super().__init__(own, params, tools, chat_template_kwargs, ends)
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -105,21 +109,35 @@ class TransformersSampler(Sampler):
                 an answer may cross a border of rotary frequencies (LongRoPE); texts need a tokenizer; there are no
                 parameters; or logits are not finite.
         """
+        chosen, jobs = self._jobs(prompts, params)
+        answers = self._write(jobs, chosen)
+        return self._rollouts(prompts, chosen, answers, [self._version] * len(answers))
+
+    @remote_function(dispatch="any", collect="first", sticky="session")
+    async def complete(
+        self, prompts: Sequence[Any], params: SamplingParams | None = None, session: str | None = None
+    ) -> Rollouts:
+        """Write sequences to a few prompts on one data rank; calls that wait at once are written together.
+
+        Args:
+            prompts: As for `sample`.
+            params: As for `sample`.
+            session: Calls with the same one go to the same data rank.
+
+        Returns:
+            As `sample`, with its errors.
+        """
+        chosen, jobs = self._jobs(prompts, params)
+        answers = await self._gathering.answers(jobs, chosen)
+        return self._rollouts(prompts, chosen, answers, [self._version] * len(answers))
+
+    def _write(self, jobs: Sequence[Job], params: SamplingParams) -> list[Answer]:
         from twinkle_engines.samplers.generation import write
 
         if self._is_asleep:
             raise RuntimeError("this sampler sleeps: call wake() first")
-        chosen, jobs = self._jobs(prompts, params)
-        answers = write(
-            self._model,
-            jobs,
-            chosen,
-            size=self._micro_batch_size,
-            ends=self._ends,
-            tokenizer=self._tokenizer,
-            limits=self._limits,
-        )
-        return self._rollouts(prompts, chosen, answers, [self._version] * len(answers))
+        size, ends, limits = self._micro_batch_size, self._ends, self._limits
+        return write(self._model, jobs, params, size=size, ends=ends, tokenizer=self._tokenizer, limits=limits)
 
     @remote_function(dispatch="all", collect="first", sync=True)
     def sleep(self) -> None:

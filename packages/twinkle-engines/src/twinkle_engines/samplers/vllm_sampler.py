@@ -94,6 +94,16 @@ class VLLMSampler(Sampler):
             TypeError: A prompt or the parameters are of another form.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
+        return await self._sampled(prompts, params)
+
+    @remote_function(dispatch="any", collect="first", sticky="session")
+    async def complete(
+        self, prompts: Sequence[Any], params: SamplingParams | None = None, session: str | None = None
+    ) -> Rollouts:
+        """`sample` on one data rank, which is that of earlier calls of a session: its engine has their prompts cached."""
+        return await self._sampled(prompts, params)
+
+    async def _sampled(self, prompts: Sequence[Any], params: SamplingParams | None) -> Rollouts:
         chosen, jobs = self._jobs(prompts, params)
         for job in jobs:
             self._engine.check_length(job.ids)

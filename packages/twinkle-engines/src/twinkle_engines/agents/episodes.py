@@ -1,0 +1,230 @@
+"""Episodes: a stage that lets a model act in environments, turn by turn, for many rows at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from twinkle_engines.agents.environment import Action, awaited, read_message
+from twinkle_engines.agents.paths import Path, Paths
+from twinkle_engines.batches.rollouts import Rollouts
+from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_remote import remote_class, remote_function, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twinkle_engines.batches.chats import Template
+    from twinkle_mesh import DeviceMesh
+
+_LOG = logging.getLogger("twinkle.engines")
+
+
+class _EnvironmentError(Exception):
+    """What an environment raised, or did not do in time."""
+
+
+@remote_class()
+class Episodes:
+    """Episodes of a sampler in environments: `run` is a stage of a stream.
+
+    Args:
+        sampler: A sampler, or its handle: it has the tokenizer and its template.
+        make_environment: Makes an environment for each episode.
+        max_turns: Answers of the model in one episode, at most.
+        max_tokens: Tokens of a sequence, at most: prompts, observations and answers together; an episode that reaches
+            it is cut.
+        n: Episodes for each row, a group.
+        params: How to draw a turn; None takes those of the sampler. Their `n` is 1.
+        at_once: Episodes that run at the same time on this worker.
+        tries: Times that an episode begins anew where its environment fails, the first one included.
+        reset_timeout: Seconds for `make_environment` and `reset`.
+        step_timeout: Seconds for a `step`, and for `close`.
+        device_mesh: The mesh, of the dim dp alone.
+        remote_group: The group of workers on which environments live.
+
+    Raises:
+        ValueError: A limit is below 1.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        make_environment: Callable[[], Any],
+        *,
+        max_turns: int,
+        max_tokens: int,
+        n: int = 1,
+        params: SamplingParams | None = None,
+        at_once: int = 64,
+        tries: int = 2,
+        reset_timeout: float = 60.0,
+        step_timeout: float = 60.0,
+        device_mesh: DeviceMesh | None = None,
+        remote_group: str | None = None,
+    ) -> None:
+        limits = {"max_turns": max_turns, "max_tokens": max_tokens, "n": n, "at_once": at_once, "tries": tries}
+        for name, value in limits.items():
+            if value < 1:
+                raise ValueError(f"{name} is at least 1, got {value}")
+        self._sampler, self._make = sampler, make_environment
+        self._max_turns, self._max_tokens, self._n = max_turns, max_tokens, n
+        self._params, self._tries = params, tries
+        self._reset_timeout, self._step_timeout = reset_timeout, step_timeout
+        self._at_once = at_once
+        self._known: tuple[Template | None, list[int], SamplingParams] | None = None
+        self._counts = {"episodes": 0, "again": 0, "left_out": 0}
+
+    @remote_function(dispatch="slice_dp", split=("rows",), collect="flatten")
+    async def run(self, rows: Sequence[Any]) -> Rollouts:
+        """Run `n` episodes for each row.
+
+        Returns:
+            A row for each one given, with its keys as columns. An episode is one sequence, or several with one number
+            in the column `episode` by sequence, where a template has rewritten the history. Further columns by
+            sequence: `stops` (why each turn ended), `completions` (the last answer), `finish` ("length" where a limit
+            cut the episode). Rewards stand at the last token of their turn. An episode whose environment has failed
+            `tries` times is not there, and is named in the log: its row has fewer.
+
+        Raises:
+            ValueError: `params.n` is not 1, there is no tokenizer for texts and chats, or a first prompt is longer than
+                `max_tokens`.
+            RemoteCallError: The sampler has failed.
+        """
+        if self._known is None:
+            template, ends = await submit(self._sampler.template)
+            params = self._params or await submit(self._sampler.own_params)
+            if params.n != 1:
+                raise ValueError(f"n= is of Episodes; the parameters of a turn have n=1, got {params}")
+            self._known = template, ends, params
+        tasks = [
+            asyncio.create_task(self._episode(row, f"{i}.{k}", places))
+            for i, row in enumerate(rows)
+            for k in range(self._n)
+        ]
+        try:
+            made = await asyncio.gather(*tasks)
+        finally:  # after an error the others end too, and close their environments
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        of_row = [made[start : start + self._n] for start in range(0, len(made), self._n)]
+        found = [[paths for paths in row if paths is not None] for row in of_row]
+        return _to_rollouts(rows, found, self._known[2])
+
+    @remote_function(dispatch="all", collect="sum")
+    def stats(self) -> dict[str, int]:
+        """Episodes so far, those that began again, and those that were left out."""
+        return dict(self._counts)
+
+    async def _episode(self, row: Any, name: str, places: asyncio.Semaphore) -> list[Path] | None:
+        """The paths of one episode; None where its environment has failed each time."""
+        async with places:
+            for number in range(1, self._tries + 1):
+                try:
+                    paths = await self._once(row)
+                except _EnvironmentError as error:
+                    cause = f"{type(error.__cause__).__name__}: {error.__cause__}"
+                    _LOG.warning("episode %s: %s failed, try %d of %d: %s", name, error, number, self._tries, cause)
+                    self._counts["again"] += number < self._tries
+                else:
+                    self._counts["episodes"] += 1
+                    return paths
+            _LOG.error("episode %s of the row %.200r is left out: its environment failed each time", name, row)
+            self._counts["left_out"] += 1
+            return None
+
+    async def _once(self, row: Any) -> list[Path]:
+        environment = None
+        try:
+            environment = await _asked("make_environment", self._reset_timeout, self._make)
+            first = await _asked("reset", self._reset_timeout, environment.reset, row)
+            return await self._turns(environment, first)
+        finally:
+            if hasattr(environment, "close"):
+                try:
+                    await _asked("close", self._step_timeout, environment.close)
+                except _EnvironmentError as error:
+                    _LOG.warning("an environment's close failed: %r", error.__cause__)
+
+    async def _turns(self, environment: Any, observation: Any) -> list[Path]:
+        """Let the model and the environment take turns until the episode is over."""
+        assert self._known is not None
+        template, ends, params = self._known
+        tools = list(getattr(environment, "tools", ()))
+        if template is not None and tools:
+            template = template.of({"tools": tools})
+        paths, chat = Paths(template, ends), list[dict[str, Any]]()
+        session = f"{id(environment):x}-{id(paths):x}"
+        for _ in range(self._max_turns):
+            path = _observed(paths, chat, observation, template)
+            room = self._max_tokens - len(path.ids)
+            if room < 1 and not path.stops and len(paths.all) == 1:
+                raise ValueError(f"the first prompt has {len(path.ids)} tokens: use max_tokens above that")
+            if room < 1:
+                break
+            limited = replace(params, max_new_tokens=min(params.max_new_tokens, room))
+            answer = await submit(self._sampler.complete, [list(path.ids)], limited, session=session)
+            ids, text = paths.wrote(path, answer)
+            message, calls = ({}, ()) if template is None else read_message(template.tokenizer, text, tools)
+            if chat:
+                paths.remember(message, text)
+                chat.append(message)
+            path.answer = str(answer.completions[0]) if template is not None else ""
+            action = Action(path.answer, ids, calls, path.stops[-1])
+            observation, reward, done = await _asked("step", self._step_timeout, environment.step, action)
+            path.reward(float(reward))
+            if done or observation is None:
+                path.is_cut = done == "cut" or path.stops[-1] == "length"
+                return paths.answered()
+        return paths.cut()
+
+
+def _observed(paths: Paths, chat: list[dict[str, Any]], observation: Any, template: Template | None) -> Path:
+    """The path that the model answers after an observation."""
+    is_ids = isinstance(observation, list) and all(isinstance(one, int) for one in observation)
+    if is_ids and not chat:
+        return paths.of_ids(observation)
+    if is_ids or template is None:
+        raise ValueError(
+            "observations are texts and messages, for a sampler with a tokenizer and a chat template, or token ids in "
+            f"the whole episode; got {observation!r:.80}"
+        )
+    chat += [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
+    return paths.of_chat(chat)
+
+
+async def _asked(name: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    """What a part of an environment returns; its errors, and its lateness, are the environment's."""
+    try:
+        return await asyncio.wait_for(awaited(function, *args), seconds)
+    except Exception as error:
+        raise _EnvironmentError(name) from error
+
+
+def _to_rollouts(rows: Sequence[Any], episodes: Sequence[Sequence[Sequence[Path]]], params: SamplingParams) -> Rollouts:
+    """The paths of the episodes of rows, as sequences."""
+    paths = [path for row in episodes for episode in row for path in episode]
+    of_row = [[number for number, episode in enumerate(row) for _ in episode] for row in episodes]
+    given = [dict(row) if isinstance(row, Mapping) else {"prompt": row} for row in rows]
+    names = dict.fromkeys(name for row in given for name in row if name != "prompt")
+    rollouts = Rollouts(
+        [path.ids for path in paths],
+        [path.mask for path in paths],
+        logprobs=[path.logprobs for path in paths],
+        versions=[path.versions for path in paths],
+        rewards=[path.rewards for path in paths],
+        temperatures=[params.temperature or 1.0] * len(paths),
+        truncated_sampling=[params.is_truncated] * len(paths),
+        completions=[path.answer for path in paths],
+        finish=["length" if path.is_cut else "stop" for path in paths],
+        counts=[len(numbers) for numbers in of_row],
+        prompts=[row.get("prompt") for row in given],
+        columns={name: [row.get(name) for row in given] for name in names},
+    )
+    numbers = [number for row in of_row for number in row]
+    stops = [list(path.stops) for path in paths]
+    return rollouts.with_column("episode", numbers, by="sequence").with_column("stops", stops, by="sequence")
