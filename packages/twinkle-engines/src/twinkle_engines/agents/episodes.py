@@ -100,6 +100,7 @@ class Episodes:
             if params.n != 1:
                 raise ValueError(f"n= is of Episodes; the parameters of a turn have n=1, got {params}")
             self._known = template, ends, params
+        places = asyncio.Semaphore(self._at_once)
         tasks = [
             asyncio.create_task(self._episode(row, f"{i}.{k}", places))
             for i, row in enumerate(rows)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_engines.samplers.sampler import Answer
     from twinkle_engines.samplers.params import SamplingParams
+    from twinkle_engines.samplers.sampler import Answer
     from twinkle_engines.samplers.seeds import Job
 
 _SECONDS = 0.003  # in which calls that were made together arrive

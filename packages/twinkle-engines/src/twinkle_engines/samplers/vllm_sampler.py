@@ -100,7 +100,7 @@ class VLLMSampler(Sampler):
     async def complete(
         self, prompts: Sequence[Any], params: SamplingParams | None = None, session: str | None = None
     ) -> Rollouts:
-        """`sample` on one data rank, which is that of earlier calls of a session: its engine has their prompts cached."""
+        """`sample` on one data rank, that of a session's earlier calls: its engine has their prompts cached."""
         return await self._sampled(prompts, params)
 
     async def _sampled(self, prompts: Sequence[Any], params: SamplingParams | None) -> Rollouts:
