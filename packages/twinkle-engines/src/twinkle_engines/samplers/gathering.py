@@ -46,12 +46,10 @@ class Gathering:
                 found = iter(self._write([job for jobs, _ in open_calls for job in jobs], params))
                 for jobs, future in open_calls:
                     future.set_result([next(found) for _ in jobs])
-            except Exception:  # of one call: the others have their answers
-                for jobs, future in open_calls:
-                    self._answer_one(jobs, params, future)
-
-    def _answer_one(self, jobs: list[Job], params: SamplingParams, future: asyncio.Future[list[Answer]]) -> None:
-        try:
-            future.set_result(self._write(jobs, params))
-        except Exception as error:  # the caller raises it
-            future.set_exception(error)
+            except Exception as error:
+                if len(open_calls) == 1:
+                    open_calls[0][1].set_exception(error)  # its caller raises it
+                    continue
+                for one in open_calls:  # the error is that of one call: the others have their answers
+                    self._waiting = {params: [one]}
+                    self._answer_all()

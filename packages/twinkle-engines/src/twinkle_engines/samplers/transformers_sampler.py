@@ -117,16 +117,7 @@ class TransformersSampler(Sampler):
     async def complete(
         self, prompts: Sequence[Any], params: SamplingParams | None = None, session: str | None = None
     ) -> Rollouts:
-        """Write sequences to a few prompts on one data rank; calls that wait at once are written together.
-
-        Args:
-            prompts: As for `sample`.
-            params: As for `sample`.
-            session: Calls with the same one go to the same data rank.
-
-        Returns:
-            As `sample`, with its errors.
-        """
+        """`sample` on one data rank, the same one for a session; calls that wait at once are written together."""
         chosen, jobs = self._jobs(prompts, params)
         answers = await self._gathering.answers(jobs, chosen)
         return self._rollouts(prompts, chosen, answers, [self._version] * len(answers))

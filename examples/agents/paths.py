@@ -35,7 +35,7 @@ class Path:
     """
 
     def __init__(self, start: Path | None = None, characters: int = 0, tokens: int = 0) -> None:
-        self.text = "" if start is None else start.text[:characters]
+        self.text: str = "" if start is None else start.text[:characters]
         self.ids: list[int] = [] if start is None else start.ids[:tokens]
         self.mask, self.logprobs, self.rewards = [0] * tokens, [0.0] * tokens, [0.0] * tokens
         self.versions: list[int] = [] if start is None else start.versions[:tokens]
@@ -61,13 +61,13 @@ class Path:
         if ids[:count] != self.ids:
             raise RuntimeError("the sampler has answered other ids than it was given")
         fresh = ids[count:]
-        versions = answer.versions[0].tolist()
+        versions = answer.column("versions")[0].tolist()
         self.versions += versions[count : count + 1] * (count - len(self.versions)) + versions[count:]
         self.ids += fresh
         self.mask += [1] * len(fresh)
-        self.logprobs += answer.logprobs[0].tolist()[count:]
+        self.logprobs += answer.column("logprobs")[0].tolist()[count:]
         self.rewards += [0.0] * len(fresh)
-        self.stops.append(str(answer.finish[0]))
+        self.stops.append(str(answer.column("finish")[0]))
         self.marks.append((len(self.text), count))
         self.text += text
         self.marks.append((len(self.text), len(self.ids)))

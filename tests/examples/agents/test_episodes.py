@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from agents.environment import Action, Environment
+from agents.episodes import Episodes
 from tiny_tokenizer import tiny_tokenizer
 
 import twinkle
 from twinkle.engines import Rollouts, SamplingParams, TransformersSampler, advantages, tiny_model
-from twinkle_engines.agents.environment import Action, Environment
-from twinkle_engines.agents.episodes import Episodes
 from twinkle_engines.batches.chats import Template
 from twinkle_remote import current_worker, get, remote_class, remote_function
 
@@ -127,7 +127,7 @@ class Tools(Environment):
 
     async def step(self, action: Action) -> tuple[Any, float, bool | Literal["cut"]]:
         observation, _, _ = await super().step(action)
-        self.results += observation
+        self.results += observation if isinstance(observation, list) else []  # type: ignore[arg-type]  # messages
         return observation, 0.0, "cut" if len(self.results) > 3 else False
 
 
@@ -246,7 +246,7 @@ def test_a_stream_has_each_row_once_and_sessions_stay_on_a_rank() -> None:
         source = [rows[start : start + 4] for start in range(0, 24, 4)]
         with twinkle.stream(source, episodes.run, rows=4, ahead=8) as batches:
             prompts = [prompt for batch in batches for prompt in get(batch).prompts]
-        assert sorted(prompts) == sorted(row["prompt"] for row in rows)
+        assert sorted(prompts) == sorted(str(row["prompt"]) for row in rows)
         ranks: dict[str | None, set[int | None]] = {}
         for _, _, session, rank in writer.log():
             ranks.setdefault(session, set()).add(rank)

@@ -8,15 +8,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from agents.environment import read_message
+from agents.paths import Paths
 from chat_templates import TEMPLATES, random_chat, template_tokenizer
 
 from twinkle.engines import Rollouts
-from twinkle_engines.agents.environment import read_message
-from twinkle_engines.agents.paths import Paths
 from twinkle_engines.batches.chats import Template
 
 if TYPE_CHECKING:
-    from twinkle_engines.agents.paths import Path
+    from agents.paths import Path
 
 CONVERSATIONS = 40
 _THINKS = "{% set parts = m.content.split('</think>') %}"
@@ -82,7 +82,7 @@ class Engine:
 
 def written(draw: Random, tools: bool) -> str:
     """What a model may write: thoughts, spaces, calls of tools in a form of its own."""
-    text = random_chat(draw, system=False)[1]["content"]
+    text: str = random_chat(draw, system=False)[1]["content"]
     if draw.random() < 0.4:
         text = f"<think>\nhm {draw.randint(0, 99)}\n</think>\n\n{text}"
     if tools and draw.random() < 0.5:

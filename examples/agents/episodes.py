@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_engines.agents.environment import Action, awaited, read_message
-from twinkle_engines.agents.paths import Path, Paths
+from agents.environment import Action, awaited, read_message
+from agents.paths import Path, Paths
 from twinkle_engines.batches.rollouts import Rollouts
 from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  read at run time: it travels over HTTP
 from twinkle_remote import remote_class, remote_function, submit
@@ -94,12 +94,14 @@ class Episodes:
                 `max_tokens`.
             RemoteCallError: The sampler has failed.
         """
-        if self._known is None:
+        known = self._known
+        if known is None:
             template, ends = await submit(self._sampler.template)
-            params = self._params or await submit(self._sampler.own_params)
+            asked: SamplingParams = await submit(self._sampler.own_params)
+            params = self._params or asked
             if params.n != 1:
                 raise ValueError(f"n= is of Episodes; the parameters of a turn have n=1, got {params}")
-            self._known = template, ends, params
+            known = self._known = template, ends, params
         places = asyncio.Semaphore(self._at_once)
         tasks = [
             asyncio.create_task(self._episode(row, f"{i}.{k}", places))
@@ -114,7 +116,7 @@ class Episodes:
             await asyncio.gather(*tasks, return_exceptions=True)
         of_row = [made[start : start + self._n] for start in range(0, len(made), self._n)]
         found = [[paths for paths in row if paths is not None] for row in of_row]
-        return _to_rollouts(rows, found, self._known[2])
+        return _to_rollouts(rows, found, known[2])
 
     @remote_function(dispatch="all", collect="sum")
     def stats(self) -> dict[str, int]:
@@ -139,7 +141,7 @@ class Episodes:
             return None
 
     async def _once(self, row: Any) -> list[Path]:
-        environment = None
+        environment: Any = None
         try:
             environment = await _asked("make_environment", self._reset_timeout, self._make)
             first = await _asked("reset", self._reset_timeout, environment.reset, row)
