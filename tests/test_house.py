@@ -405,7 +405,7 @@ SHORT_MODULES = {
     "twinkle_data": 1,
     "twinkle_ray": 4,
     "twinkle_http": 0,
-    "twinkle_engines": 0,
+    "twinkle_engines": 1,
     "twinkle": 5,
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
@@ -414,7 +414,7 @@ COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_196, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_094, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_412, 2_900),
-    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_917, 8_000),
+    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_997, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 616, 700),
     "lines of tests": (lambda: lines("tests"), 39_500, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
