@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 def drawn(seed: int) -> Plan:
     draw = random.Random(seed)
     return Plan(
-        draw.choice(["threads", "threads", "helper", "context", "group", "group", "launcher", "use_rank"]),
+        draw.choice(["threads", "threads", "context", "context", "group", "group", "launcher", "use_rank"]),
         draw.choice(SIZES),
         draw.choice(["own", "own", "none", "other"]),
         draw.choice(["list", "columns", "walk", "set", "sampler"]),
@@ -135,7 +135,7 @@ class Reader:
         if self.plan.start == "threads":
             return outcome(lambda: reads(self.plan, self.shared))
         with ThreadPoolExecutor(1) as pool:
-            run: Any = contextvars.copy_context().run if self.plan.start == "context" else lambda job: job()
+            run: Any = contextvars.copy_context().run  # without it, the thread would be the driver's
             return pool.submit(run, lambda: outcome(lambda: reads(self.plan, self.shared))).result()
 
 

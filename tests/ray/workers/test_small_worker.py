@@ -21,7 +21,7 @@ START = {
         workers workers.core workers.loop_calls workers.rank_actor workers.task_queue
     """,
     "twinkle_remote": """
-        backends backends.support component component.construct component.method context errors
+        backends backends.support component component.construct component.constructor component.method context errors
         failures failures.frames failures.report
         failures.travel
         protocol protocol.backend protocol.call protocol.failure protocol.messages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.iterate import OPENING, check_all_ended
 from twinkle_remote.call.send import start
-from twinkle_remote.component.construct import (
+from twinkle_remote.component.constructor import (
     GROUP,
     INSTANCE,
     MESH,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote.call.send import start
-from twinkle_remote.component.construct import GROUP, INSTANCE, MESH, constructor_signature, own_keywords, with_mesh
+from twinkle_remote.component.constructor import GROUP, INSTANCE, MESH, constructor_signature, own_keywords, with_mesh
 from twinkle_remote.component.handle import make_handle
 from twinkle_remote.errors import PlacementError, TwinkleError
 from twinkle_remote.failures.frames import call_line

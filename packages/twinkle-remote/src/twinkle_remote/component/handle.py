@@ -6,7 +6,7 @@ import inspect
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from twinkle_remote.component.construct import prepare
+from twinkle_remote.component.constructor import prepare
 from twinkle_remote.errors import RemoteAttributeError
 from twinkle_remote.failures.frames import call_line
 from twinkle_remote.failures.travel import bare_new

@@ -137,24 +137,27 @@ def initialize(
         "save_failures": save_failures,
         **backend_options,
     }
-    before = active()
-    if before is not None:
+    if (before := active()) is not None:
         _refuse_difference(before.arguments, arguments)
         return
     if type(max_in_flight) is not int or max_in_flight < 1:
         raise ValueError(f"max_in_flight={max_in_flight!r} is not valid: it is a number of calls, at or above 1")
     factory = _factory(mode)
-    backend = factory(tuple(by_name.values()), seed=seed, **_options_of(mode, factory, backend_options))
+    backend = factory(arguments["groups"], seed=seed, **_options_of(mode, factory, backend_options))
     begin_session(seed)
     saving = None if save_failures is None or backend.in_process else _saving(save_failures, seed)
     defaults = SessionDefaults(lazy_collect, max_in_flight, saving)
+    _configure(backend, defaults)
+    install(Runtime(mode, backend, by_name, defaults, arguments))
+    atexit.register(_at_exit)
+
+
+def _configure(backend: Backend, defaults: SessionDefaults) -> None:
     try:
         backend.configure(defaults)
     except BaseException:
         backend.close()
         raise
-    install(Runtime(mode, backend, by_name, defaults, arguments))
-    atexit.register(_at_exit)
 
 
 def shutdown(drain: float | None = None) -> None:
