@@ -85,7 +85,7 @@ JOINED = """
         made, taken = twinkle.stats()[before:]
         return {
             "values": got,
-            "produced": made.bytes_produced,
+            "produced": sum(made.produced.values()),
             "fetched": taken.bytes_fetched,
             "driver": [made.driver_fetched, taken.driver_fetched, taken.driver_sent],
         }
