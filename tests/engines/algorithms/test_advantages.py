@@ -144,15 +144,10 @@ def test_equal_rewards_have_no_advantage(how: Any, reward: float, count: int) ->
 
 
 @pytest.mark.parametrize("how", ["grpo", "rloo", "reinforce++"])
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e38])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf")])
 def test_a_reward_that_nothing_is_compared_with_is_named(how: Any, value: float) -> None:
-    made = Rollouts([[1, 2]] * 4, counts=[2, 2], rewards=[1.0, 0.0, value, -value if value == 1e38 else 0.0])
-    if value == 1e38 and how != "rloo":
-        assert all(bool(column.isfinite().all()) for column in advantages(made, how).advantages or ())
-        return
-    if value == 1e38:
-        made = made.replace(rewards=[1.0, 0.0, 3e38, -3e38])
-    with pytest.raises(ValueError, match="reward"):
+    made = Rollouts([[1, 2]] * 4, counts=[2, 2], rewards=[1.0, 0.0, value, 0.0])
+    with pytest.raises(ValueError, match="infinite"):
         advantages(made, how)
     by_token = Rollouts([[1, 2]], rewards=[[float("inf"), -float("inf")]])
     with pytest.raises(ValueError, match="infinite"):

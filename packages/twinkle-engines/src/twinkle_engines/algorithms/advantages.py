@@ -88,10 +88,10 @@ class Options(NamedTuple):
 
 def _estimated(rollouts: Rollouts, options: Options) -> Rollouts:
     how, given = options.how, rollouts.sequence_rewards()
-    if bool(given.isinf().any()):
+    if bool(rollouts.tokens["rewards"].isinf().any()):
         raise ValueError(
-            f"sequence {int(given.isinf().nonzero()[0])} has an infinite reward, with which none can be compared: use "
-            "a large finite one, or NaN (None in a reward function) for no vote"
+            "a sequence has an infinite reward, with which none can be compared: use a large finite one, or NaN (None "
+            "in a reward function) for no vote"
         )
     episodes = episode_rewards(rollouts)
     if options.truncated == "mask":

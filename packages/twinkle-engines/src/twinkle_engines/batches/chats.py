@@ -273,12 +273,10 @@ def encoded_rows(rows: Sequence[Any], template: Template | None) -> list[list[in
 
     Raises:
         TypeError: A prompt is no text, chat or ids.
-        ValueError: One has no tokens, or needs a tokenizer where there is none.
+        ValueError: One has no tokens, or needs a tokenizer where there is none; or a mapping has no "prompt".
     """
-    return [
-        to_ids(row["prompt"] if isinstance(row, Mapping) else row, None if template is None else template.of(row))
-        for row in rows
-    ]
+    given = zip(split_columns(rows)[0], rows, strict=True)
+    return [to_ids(prompt, None if template is None else template.of(row)) for prompt, row in given]
 
 
 def to_ids(prompt: Any, template: Template | None) -> list[int]:
