@@ -62,7 +62,7 @@ def test_wheel_and_sdist_hold_what_they_should(workspace: Workspace, name: str) 
     beside = {"README.md", "CHANGELOG.md", "LICENSE", "PKG-INFO", "pyproject.toml", ".gitignore"} | own
     assert beside | {f"src/{module}/py.typed"} <= files
     assert {
-        file for file in files - beside if not re.fullmatch(rf"src/{module}/([a-z_]+/)*(\w+\.py|py\.typed)", file)
+        file for file in files - beside if not re.fullmatch(rf"src/{module}/([a-z_]+/)*(\w+\.py|rollouts\.html|py\.typed)", file)
     } == set()
 
 

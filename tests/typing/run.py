@@ -19,7 +19,7 @@ CACHE = HERE.parents[1] / ".cache" / "mypy-typing"
 CONFIG = HERE / "mypy.ini"
 MARK = "# refused"
 ROOT = HERE.parents[1]
-BACKEND = ROOT / "docs" / "howto" / "backend.md"
+BACKEND = ROOT / "docs" / "howto" / "extending.md"
 
 
 def run_mypy(python: str, folder: Path) -> dict[str, dict[int, str]]:
@@ -68,9 +68,9 @@ def run_pyright(python: str, folder: Path) -> dict[str, dict[int, str]]:
 CHECKERS = {"mypy": run_mypy, "pyright": run_pyright}
 
 
-def first_program(page: Path) -> str:
-    """The first block of Python of a page."""
-    return page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+def first_program(page: Path, name: str = "") -> str:
+    """The first block of Python of a page, or that of a name."""
+    return page.read_text(encoding="utf-8").partition(f"```python{name}\n")[2].partition("```")[0]
 
 
 def complaints(python: str = sys.executable) -> list[str]:
@@ -87,12 +87,9 @@ def complaints(python: str = sys.executable) -> list[str]:
             text = path.read_text()
             (folder / f"{path.stem}.py").write_text(text)
             marked[f"{path.stem}.py"] = {i for i, line in enumerate(text.splitlines(), 1) if line.endswith(MARK)}
-        (folder / "backend_of_the_docs.py").write_text(first_program(BACKEND), encoding="utf-8")
-        # Our types are checked, where the extra with transformers need not be installed.
-        example = first_program(ROOT / "README.md").replace(
-            "from transformers import LlamaConfig", "from typing import Any\n\nLlamaConfig: Any = object"
-        )
-        wrong = example.replace("reward.grade(sampler.sample(prompts))", 'reward.grade("text")')
+        (folder / "backend_of_the_docs.py").write_text(first_program(BACKEND, " backend"), encoding="utf-8")
+        example = first_program(ROOT / "README.md")
+        wrong = example.replace("grader.grade(sampler.sample(batch))", 'grader.grade("text")')
         (folder / "example.py").write_text(example, encoding="utf-8")
         (folder / "wrong_example.py").write_text(wrong, encoding="utf-8")
         marked |= {"backend_of_the_docs.py": set(), "example.py": set()}
