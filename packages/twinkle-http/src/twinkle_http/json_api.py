@@ -312,7 +312,7 @@ def _json_type(annotation: Any) -> Any:
     """The type by which JSON is read; Any where msgspec tells its members not apart, as in a union of dataclasses."""
     try:
         msgspec.json.Decoder(annotation)
-    except Exception:
+    except Exception:  # of whatever a class of the user's raises when it is looked at
         return Any
     return Any if annotation is object else annotation
 
