@@ -32,12 +32,11 @@ from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import Lazy, submit
 from twinkle_remote.backends import threads
 from twinkle_remote.backends.support import Worker
-from twinkle_remote.call.send import start
-from twinkle_remote.call.submit import run_on_workers
+from twinkle_remote.call.send import run_on_workers, start
 from twinkle_remote.protocol.backend import Reply
-from twinkle_remote.protocol.call import Call, Component, component_of
+from twinkle_remote.protocol.messages import Call, Component, component_of
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.current import running, stats
+from twinkle_remote.sessions.session import running, stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ import pytest
 import torch.distributed as dist
 
 import twinkle
-from twinkle_remote.protocol.modes import COLLECT, DISPATCH
+from twinkle_remote.protocol.spec import COLLECT, DISPATCH
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"

@@ -13,7 +13,7 @@ from twinkle_http.wire import encode
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import initialize, on, remote_class, remote_function, session
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, DispatchError, NotInitializedError
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

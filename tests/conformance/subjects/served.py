@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.conformance import subjects
 from tests.conformance.subjects.echo import Batch, Holder, Pair
 
-from twinkle_remote.protocol.call import is_component_type
+from twinkle_remote.protocol.messages import is_component_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

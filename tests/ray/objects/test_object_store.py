@@ -20,7 +20,7 @@ from twinkle_remote.errors import DispatchError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twinkle_remote.sessions.telemetry.stats import CallRecord
+    from twinkle_remote.sessions.telemetry import CallRecord
 
 pytestmark = pytest.mark.ray
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)

@@ -15,7 +15,7 @@ import pytest
 import twinkle_remote as twinkle
 from twinkle_mesh import DeviceMesh
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ import twinkle_ray
 import twinkle_remote
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import WorkerDiedError, current_worker, remote_class, remote_function
-from twinkle_remote.call.stuck_peers import is_in_collective
+from twinkle_remote.failures.stuck_peers import is_in_collective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import twinkle_remote as twinkle
 from twinkle_mesh import DeviceGroup
 from twinkle_ray import restart
 from twinkle_remote import remote_class, remote_function
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 
 pytestmark = pytest.mark.ray
 

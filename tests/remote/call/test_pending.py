@@ -18,11 +18,10 @@ from twinkle_remote.call import pending as call_pending
 from twinkle_remote.call.pending import PendingCall
 from twinkle_remote.lazy.lazy import call_of
 from twinkle_remote.protocol.backend import Reply
-from twinkle_remote.protocol.failure import Failure
-from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.protocol.messages import Failure, Outcome
 from twinkle_remote.protocol.spec import FunctionSpec
-from twinkle_remote.sessions.current import running
-from twinkle_remote.sessions.telemetry.stats import CallRecord
+from twinkle_remote.sessions.session import running
+from twinkle_remote.sessions.telemetry import CallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 
 from twinkle_remote.errors import RemoteCallError
 from twinkle_remote.failures.report import raise_failures
-from twinkle_remote.protocol.failure import Failure
+from twinkle_remote.protocol.messages import Failure
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import CallTimeoutError, initialize, on, remote_class, remote_function, session, submit
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

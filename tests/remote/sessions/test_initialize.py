@@ -31,8 +31,8 @@ from twinkle_remote import (
     stats,
     submit,
 )
-from twinkle_remote.sessions.current import active, running
 from twinkle_remote.sessions.initialize import BackendOptions
+from twinkle_remote.sessions.session import active, running
 
 GROUPS = [DeviceGroup("four", 4, "CPU"), DeviceGroup("one", 1, "CPU")]
 untyped: Any = initialize

@@ -13,7 +13,7 @@ from tests.remote.signals import interrupted_at_step
 from twinkle_remote import current_worker, get, on, remote_class, remote_function, submit
 from twinkle_remote.lazy.lazy import call_of
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 
 if TYPE_CHECKING:
     from twinkle_remote.call.pending import PendingCall

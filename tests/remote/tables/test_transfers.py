@@ -17,7 +17,7 @@ from twinkle_mesh import balanced_slice
 from twinkle_remote import DispatchError
 from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.protocol import Outcome, Share, Task, TransferPlan
+from twinkle_remote.protocol import Outcome, Task, TransferPlan
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.concat import concat
 from twinkle_remote.rows.cut import rows_of, take
@@ -81,7 +81,7 @@ def share(parts: list[Any], index: int, shares: int, store: Memory, **options: A
     node = result(len(parts), options.pop("how", "rows"))
     plan = TransferPlan("Sink.take", (LazyArgument(node, split=True),), ((0,),) * shares, shares, **options)
     slots: Any = ({"in": LazySlot(0, split=True)},)
-    task = Task("method", "i", "Sink.take", "take", slots, slots=True, share=Share(index, shares))
+    task = Task("method", "i", "Sink.take", "take", slots, slots=True, share=(index, shares))
     reads = pickle.loads(pickle.dumps(plan)).transfers(outcomes_of(parts))[index]
     return TaskInputs(task, reads, store).values()[0][0]["in"]
 

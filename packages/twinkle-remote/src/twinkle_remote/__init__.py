@@ -6,11 +6,11 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_remote.call.arguments import Replicate as Replicate
-    from twinkle_remote.call.submit import run_on_workers as run_on_workers
-    from twinkle_remote.call.submit import submit as submit
-    from twinkle_remote.component.create import on as on
-    from twinkle_remote.component.create import release as release
+    from twinkle_remote.call.dispatch import Replicate as Replicate
+    from twinkle_remote.call.send import run_on_workers as run_on_workers
+    from twinkle_remote.call.send import submit as submit
+    from twinkle_remote.component.construct import on as on
+    from twinkle_remote.component.construct import release as release
     from twinkle_remote.component.decorators import remote_class as remote_class
     from twinkle_remote.component.decorators import remote_function as remote_function
     from twinkle_remote.component.explain import explain as explain
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from twinkle_remote.errors import SessionLostError as SessionLostError
     from twinkle_remote.errors import TwinkleError as TwinkleError
     from twinkle_remote.errors import WorkerDiedError as WorkerDiedError
-    from twinkle_remote.lazy.get import get as get
     from twinkle_remote.lazy.lazy import Lazy as Lazy
-    from twinkle_remote.protocol.call import is_handle as is_handle
+    from twinkle_remote.lazy.lazy import get as get
+    from twinkle_remote.protocol.messages import is_handle as is_handle
     from twinkle_remote.replay import replay as replay
     from twinkle_remote.rows.row_types import register_rows as register_rows
     from twinkle_remote.rows.wire_types import register_type as register_type
     from twinkle_remote.serving import Server as Server
     from twinkle_remote.serving import serve as serve
-    from twinkle_remote.sessions.current import stats as stats
     from twinkle_remote.sessions.initialize import initialize as initialize
     from twinkle_remote.sessions.initialize import session as session
     from twinkle_remote.sessions.initialize import shutdown as shutdown
-    from twinkle_remote.sessions.telemetry.stats import CallRecord as CallRecord
-    from twinkle_remote.sessions.telemetry.timeline import write_timeline as write_timeline
+    from twinkle_remote.sessions.session import stats as stats
+    from twinkle_remote.sessions.session import write_timeline as write_timeline
+    from twinkle_remote.sessions.telemetry import CallRecord as CallRecord
     from twinkle_remote.streams.source import RowsInfo as RowsInfo
     from twinkle_remote.streams.stats import StageStats as StageStats
     from twinkle_remote.streams.stats import StreamStats as StreamStats

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Failure
 
 
 class TwinkleError(Exception):

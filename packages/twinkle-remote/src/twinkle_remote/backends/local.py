@@ -14,12 +14,10 @@ from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.context import in_event_loop
+from twinkle_remote.context import in_event_loop, named_elsewhere
 from twinkle_remote.errors import BackendError
-from twinkle_remote.failures.frames import named_elsewhere
 from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
-from twinkle_remote.protocol.failure import Failure, here
-from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.protocol.messages import Failure, Outcome, here
 from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
 
@@ -28,9 +26,8 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote.backends.exchange import Exchange
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.inputs import InputReplies
-    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.backend import InputReplies
+    from twinkle_remote.protocol.messages import Task, WorkerInfo
 
 
 _log = logging.getLogger("twinkle.remote")

@@ -7,34 +7,30 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.iterate import OPENING, check_all_ended
-from twinkle_remote.call.send import start
-from twinkle_remote.component.constructor import (
+from twinkle_remote.call.send import OPENING, check_all_ended, start
+from twinkle_remote.component.construct import (
     GROUP,
     INSTANCE,
     MESH,
     constructor_signature,
     declared_keywords,
+    release_all,
     unintercepted,
 )
-from twinkle_remote.component.create import release_all
-from twinkle_remote.component.handle import SPECIAL, step_options
-from twinkle_remote.component.method import check_arguments, positional_names
-from twinkle_remote.failures.frames import called_from
+from twinkle_remote.component.method import SPECIAL, check_arguments, positional_names, step_options
+from twinkle_remote.context import called_from, ping
 from twinkle_remote.lazy.lazy import CallResult
-from twinkle_remote.protocol.call import Call
+from twinkle_remote.protocol.messages import Call
 from twinkle_remote.protocol.spec import NAMES, FunctionSpec, options_of
-from twinkle_remote.running import ping
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
-from twinkle_remote.sessions.current import Runtime as ServedSession
-from twinkle_remote.sessions.current import running as running_session
+from twinkle_remote.sessions.session import Runtime as ServedSession
+from twinkle_remote.sessions.session import running as running_session
 from twinkle_remote.tables.lazy_table import known_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from twinkle_remote.protocol.call import Component
-    from twinkle_remote.protocol.messages import Kind
+    from twinkle_remote.protocol.messages import Component, Kind
 
 __all__ = [
     "DRAIN_SECONDS",

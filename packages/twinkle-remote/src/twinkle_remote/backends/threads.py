@@ -12,13 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_remote.backends.memory import CallersMemory, Memory
-from twinkle_remote.context import WorkerContext, working_as
+from twinkle_remote.context import WorkerContext, user_stack, working_as
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, PlacementError
-from twinkle_remote.failures.frames import user_stack
 from twinkle_remote.failures.travel import capture
 from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
-from twinkle_remote.protocol.failure import Failure, here
-from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.protocol.messages import Failure, Outcome, here
 from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
 
@@ -26,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceGroup
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.protocol.inputs import InputReplies
-    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.backend import InputReplies
+    from twinkle_remote.protocol.messages import Task, WorkerInfo
 
 _log = logging.getLogger("twinkle.remote")
 

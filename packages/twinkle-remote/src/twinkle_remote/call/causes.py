@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinkle_remote.call.pending import PendingCall
-    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.messages import Failure
 
 
 def cause_of(call: PendingCall) -> PendingCall | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import CollectError, StoreTimeoutError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.report import lateness
-from twinkle_remote.protocol.modes import COLLECT
+from twinkle_remote.protocol.spec import COLLECT
 from twinkle_remote.rows.concat import concat_results
 from twinkle_remote.rows.cut import rows_of, take
 from twinkle_remote.tables.nodes import Combined

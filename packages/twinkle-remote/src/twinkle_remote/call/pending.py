@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.causes import as_raised, cause_of, first_cause, wait_for_a_source
 from twinkle_remote.call.collect import read_outcome, warn_whole
+from twinkle_remote.context import held_task, refuse_own_rank
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.report import called_alone, lateness, raise_failures, seconds_for_cause
 from twinkle_remote.failures.travel import was_cancelled
-from twinkle_remote.running import held_task, refuse_own_rank
 from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from twinkle_remote.protocol.backend import Reply
-    from twinkle_remote.protocol.call import Call
-    from twinkle_remote.protocol.failure import Failure
-    from twinkle_remote.protocol.messages import Outcome
-    from twinkle_remote.sessions.current import Runtime
-    from twinkle_remote.sessions.telemetry.stats import CallRecord
+    from twinkle_remote.protocol.messages import Call, Failure, Outcome
+    from twinkle_remote.sessions.session import Runtime
+    from twinkle_remote.sessions.telemetry import CallRecord
     from twinkle_remote.tables.nodes import Piece
 
 _LOGGER = logging.getLogger("twinkle")
@@ -91,7 +89,7 @@ class PendingCall(Awaited):
         self.failures: list[Failure] = []
         self.sources = tuple(sources)
         self.ranks = tuple([reply.rank for reply in replies])
-        self.deadline = None if call.deadline is None else time.monotonic() + call.deadline
+        self.deadline = None if call.spec.timeout is None else time.monotonic() + call.spec.timeout
         self._first_deadline: float | None = earliest([self.deadline, *[source._first_deadline for source in sources]])
         self._each, self._repeats, self._failed_at = each, repeats, 0.0  # wall clock
         self.known_cause: PendingCall | None = None

@@ -1,33 +1,39 @@
-"""The path of every call, the same on every backend: it is divided, sent as one task to each rank, and in flight."""
+"""The path of every call, the same on every backend: it is divided, sent as one task to each rank, and in flight.
+
+Calls of a remote function, of a function on every worker (`run_on_workers`), and the steps of a loop over a component.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from twinkle_remote.call.collect import warn_whole
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.pending import PendingCall
-from twinkle_remote.call.stuck_peers import free_stuck_peers
-from twinkle_remote.errors import NotInitializedError, WorkerDiedError
+from twinkle_remote.context import RUNNING, call_line
+from twinkle_remote.errors import CallTimeoutError, CollectError, NotInitializedError, TwinkleError, WorkerDiedError
+from twinkle_remote.failures.report import SIGNALS, no_end
+from twinkle_remote.failures.stuck_peers import free_stuck_peers
 from twinkle_remote.lazy.lazy import Lazy
-from twinkle_remote.protocol.inputs import InputReplies
-from twinkle_remote.protocol.messages import Share, Task
-from twinkle_remote.protocol.spec import collected_elsewhere
-from twinkle_remote.running import RUNNING
-from twinkle_remote.sessions.current import raise_not_retrieved, running
-from twinkle_remote.sessions.telemetry.stats import CallRecord
+from twinkle_remote.protocol.backend import InputReplies
+from twinkle_remote.protocol.messages import Call, Task, component_of
+from twinkle_remote.protocol.spec import SPEC, SUBMIT, FunctionSpec, collected_elsewhere
+from twinkle_remote.sessions.session import raise_not_retrieved, running
+from twinkle_remote.sessions.telemetry import CallRecord
 from twinkle_remote.tables.transfers import LazyArguments, lazy_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
+    from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.dispatch import Shares
-    from twinkle_remote.protocol.call import Call
-    from twinkle_remote.sessions.current import Runtime
+    from twinkle_remote.protocol.messages import Component
+    from twinkle_remote.sessions.session import Runtime
     from twinkle_remote.tables.transfers import TaskTransfer
+
 
 _NO_LAZIES = LazyArguments(InputReplies())
 
@@ -133,7 +139,7 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
             args,
             kwargs,
             slots=shares.encoder.used,
-            share=None if shares.count is None else Share(index, shares.count),
+            share=None if shares.count is None else (index, shares.count),
             total=shares.real,
             rows=shares.rows(index),
             numbers=shares.numbers(index),
@@ -165,3 +171,175 @@ def part_of(whole: PendingCall, ranks: Sequence[int]) -> PendingCall:
     part = PendingCall(whole.runtime, call, replies, record, [whole], repeats=True, prefetched=True)
     part.listen()
     return part
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def submit(bound_method: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
+@overload
+def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
+def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a remote function lazily, also with `lazy_collect=False`; the typed form of a lazy call.
+
+    Args:
+        bound_method: `component.method`.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        TypeError: The argument is not a bound remote function of a component.
+    """
+    remote_part(bound_method)
+    return getattr(bound_method, SUBMIT)(bound_method.__self__, args, kwargs)
+
+
+def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
+    """The component and the options of a bound remote function.
+
+    Raises:
+        TypeError: The argument is not a remote function, or its object was built in this process without a session.
+    """
+    spec = getattr(bound_method, SPEC, None)
+    component = component_of(getattr(bound_method, "__self__", None))
+    if spec is None or component is None:
+        raise TypeError(
+            f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
+        )
+    return component, spec
+
+
+def start_on_workers(
+    handle: object,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]] | None = None,
+    timeout: float | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+    concurrent: bool = False,
+    prefetched: bool = False,
+) -> PendingCall:
+    """Start `function(instance, *args)` on every worker of a component, each with its own arguments.
+
+    Args:
+        handle: A component.
+        function: A module-level function, so that it pickles; it receives the component's object on that worker.
+        arguments: One tuple for each worker, in rank order; None means no arguments.
+        timeout: Seconds to the deadline; None for no deadline.
+        ranks: Only these workers, ascending; None means all.
+        concurrent: Run it while the other calls of the workers do, not after them.
+        prefetched: Its result may never be used, so its failure never counts as unseen. Otherwise the caller waits for
+            it.
+
+    Raises:
+        TypeError: `handle` is not a component.
+        ValueError: The number of tuples is not the number of workers.
+    """
+    component = component_of(handle)
+    if component is None:
+        raise TypeError(f"expected a component, got {type(handle).__name__}")
+    if ranks is not None:
+        component = replace(component, ranks=tuple(ranks))
+    count = len(component.ranks)
+    given = [()] * count if arguments is None else list(arguments)
+    if len(given) != count:
+        raise ValueError(f"{component.name} is on {count} workers, got arguments for {len(given)}")
+
+    def one_each(
+        length: int, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh | None
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        return given[i], {}
+
+    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout, concurrent=concurrent)
+    name = f"{component.name}.{getattr(function, '__name__', 'function')}"
+    call = Call("function", component, function, name, spec, call_line())
+    return start(call, held=True, prefetched=prefetched)
+
+
+def _as_list(results: list[Any], mesh: DeviceMesh | None) -> list[Any]:
+    return results
+
+
+def run_on_workers(
+    handle: object,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]] | None = None,
+    timeout: float | None = None,
+) -> list[Any]:
+    """`start_on_workers` with the list of the results, in rank order; waits for them.
+
+    Raises:
+        TwinkleError: As for any call.
+    """
+    raise_not_retrieved()
+    return Lazy(start_on_workers(handle, function, arguments, timeout)).result()
+
+
+OPENING = FunctionSpec(dispatch="all", sync=True)
+
+
+def check_all_ended(call: PendingCall) -> None:
+    """Check that all ranks of a step are at their end, where one is.
+
+    Raises:
+        CollectError: Some are not.
+    """
+    ended = call.ended()
+    if not all(ended):
+        at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
+        raise CollectError(
+            f"{call.name}: ranks {at_end} are at their end and the others of {list(call.ranks)} are not; every rank "
+            "takes the same number of steps"
+        )
+
+
+class RemoteIterator:
+    """The iterator of a component; a step that is late is not lost: the following `next` waits for it again.
+
+    Args:
+        component: The component.
+        spec: Options of each step; by default its rows are joined in data order.
+        itself: The caller's handle of the component.
+    """
+
+    def __init__(self, component: Component, spec: FunctionSpec, itself: object) -> None:
+        self._component, self._spec, self._itself = component, spec, itself
+        self._step: PendingCall | None = None
+        self._ended = False
+
+    def open(self) -> None:
+        """Call `__iter__` on the workers, and wait for it."""
+        if self._step is not None:
+            return
+        name = f"{self._component.name}.__iter__"
+        start(Call("iterate", self._component, "__iter__", name, OPENING, call_line()), held=True).wait()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """The next step: waits until every worker has made it, or until the deadline of `__next__`."""
+        raise_not_retrieved()
+        if self._ended:
+            raise StopIteration
+        call = self._step = self._step or self._ask()
+        try:
+            call.wait()
+        except CallTimeoutError:
+            raise
+        except TwinkleError as error:
+            self._step = None
+            raise (no_end(error) if isinstance(error, SIGNALS) else error) from error.__cause__
+        self._step = None
+        if not any(call.ended()):
+            return Lazy(call, self._itself)
+        self._ended = True
+        check_all_ended(call)
+        raise StopIteration
+
+    def _ask(self) -> PendingCall:
+        name = f"{self._component.name}.__next__"
+        return start(Call("next", self._component, "__next__", name, self._spec, call_line()), prefetched=True)

@@ -19,8 +19,7 @@ from typing import (
     overload,
 )
 
-from twinkle_remote.component.construct import intercept
-from twinkle_remote.component.constructor import ConstructorSignature
+from twinkle_remote.component.construct import ConstructorSignature, intercept
 from twinkle_remote.component.method import make_remote, name_functions
 from twinkle_remote.protocol.spec import (
     EXECUTES,

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.call.submit import remote_part
+from twinkle_remote.call.send import remote_part
 from twinkle_remote.component.method import bind
-from twinkle_remote.failures.frames import driver_line
-from twinkle_remote.protocol.call import Call
-from twinkle_remote.protocol.messages import Replicated
+from twinkle_remote.context import driver_line
+from twinkle_remote.protocol.messages import Call, Replicated
 from twinkle_remote.rows.cut import lengths
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 from twinkle_remote.tables.nodes import LazySlot
 
 if TYPE_CHECKING:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from twinkle_remote.context import users_part
 from twinkle_remote.errors import CallTimeoutError, RemoteCallError, ReplyLostError, WorkerDiedError
-from twinkle_remote.failures.frames import users_part
 from twinkle_remote.failures.travel import combined_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twinkle_remote.protocol.failure import Failure
-    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.protocol.messages import Failure, Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
 
 # errors of Gloo and NCCL on ranks that wait for an ended rank

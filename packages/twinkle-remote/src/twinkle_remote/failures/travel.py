@@ -12,14 +12,14 @@ import traceback
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from twinkle_remote.context import is_machinery_file
 from twinkle_remote.errors import CallCancelledError, RemoteCallError, TwinkleError
-from twinkle_remote.failures.frames import is_machinery_file
-from twinkle_remote.protocol.failure import Failure
+from twinkle_remote.protocol.messages import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from twinkle_remote.protocol.failure import WorkerInfo
+    from twinkle_remote.protocol.messages import WorkerInfo
 
 
 def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, live: bool) -> Failure:

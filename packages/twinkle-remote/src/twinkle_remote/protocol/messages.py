@@ -1,42 +1,247 @@
-"""The messages between a caller and its workers: tasks, outcomes, and the defaults of a session."""
+"""The messages between a caller and its workers: components, calls, tasks, outcomes and failures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import pickle
+import socket
+import weakref
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, cast
 
 from twinkle_remote.errors import DispatchError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.failure import Failure
+    from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.tables.nodes import Columns, Rows
     from twinkle_remote.tables.transfers import TaskTransfer
-
-MAX_IN_FLIGHT = 1024
+    from twinkle_remote.worker.saved_calls import SavedFailures
 
 
 @dataclass(frozen=True, slots=True)
-class SavedFailures:
-    """Where workers save calls that fail, and what a process needs to run them again.
+class WorkerInfo:
+    """The identity of a worker, for error messages and log lines.
 
     Attributes:
-        folder: Absolute path, on each worker's node.
-        seed: The session's.
-        main: Path of the program; empty where it has none.
-        argv: Arguments of its command line.
-        paths: Directories of the program's modules.
+        group: Name of the group.
+        rank: Rank in [0, size - 1].
+        size: Number of workers of the group.
+        node: Host name of the worker.
+        pid: Process id on that host.
     """
 
-    folder: str
-    seed: int
-    main: str
-    argv: tuple[str, ...]
-    paths: tuple[str, ...]
+    group: str
+    rank: int
+    size: int
+    node: str = ""
+    pid: int = 0
+
+    def label(self, coordinate: Mapping[str, int] | None = None) -> str:
+        """The short name of the worker: `actor[3/8 dp=1 tp=1]`."""
+        place = "".join(f" {dim}={index}" for dim, index in (coordinate or {}).items())
+        return f"{self.group}[{self.rank}/{self.size}{place}]"
+
+
+def here(group: str, rank: int, size: int) -> WorkerInfo:
+    """The info of a worker that runs in this process."""
+    return WorkerInfo(group, rank, size, socket.gethostname(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure of one rank, in a form that always pickles.
+
+    Attributes:
+        label: The worker, with its coordinate.
+        node: Host and pid.
+        type_name: Qualified name of the exception's type.
+        message: Its text.
+        method: Class.method that raised.
+        trace: The worker's traceback, user frames only.
+        pickled: The pickled exception; empty if it does not pickle.
+        died: The worker ended before it answered, and no method raised.
+        unanswered: The worker is alive, but its answer is lost: the call may or may not have run.
+        upstream: This rank did not run, because the call of one of its arguments failed.
+        repeated: An earlier failure has reported this worker's death.
+        note: A further line for the caller: where the call was saved; empty without one.
+        live: The exception itself, in backends that share the process.
+    """
+
+    label: str
+    node: str
+    type_name: str
+    message: str
+    method: str = ""
+    trace: str = ""
+    pickled: bytes = b""
+    died: bool = False
+    unanswered: bool = False
+    upstream: bool = False
+    repeated: bool = False
+    note: str = ""
+    live: BaseException | None = None
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[object, ...]]:
+        return Failure, tuple([getattr(self, field.name) for field in fields(self) if field.name != "live"])
+
+    def as_upstream(self) -> Failure:
+        """The same failure, for the calls that take the failed result as an argument."""
+        return replace(self, upstream=True)
+
+    def exception(self) -> BaseException | None:
+        """The exception that the worker raised; None if it could not be pickled."""
+        if self.live is not None:
+            return self.live
+        if not self.pickled:
+            return None
+        try:
+            loaded = pickle.loads(self.pickled)
+        except Exception:  # the type may not be importable here: the text remains
+            return None
+        return loaded if isinstance(loaded, BaseException) else None
+
+
+COMPONENT = "_twinkle_component"
+REMOTE = "__twinkle_remote__"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The identity of a component, which its handles carry.
+
+    Attributes:
+        group: Name of the group.
+        instance: Id within the group.
+        name: Name of the class.
+        ranks: Ranks that hold it, ascending.
+        mesh: Its mesh, or None.
+    """
+
+    group: str
+    instance: str
+    name: str
+    ranks: tuple[int, ...]
+    mesh: DeviceMesh | None
+
+
+def same_component(one: Component, other: Component) -> bool:
+    """Whether two name the same component, whichever of its ranks."""
+    return (one.group, one.instance) == (other.group, other.instance)
+
+
+class HandleBase:
+    """Base of the handle classes only."""
+
+    __slots__ = ()
+
+
+# Kept outside of the objects: a copy of a component is not a component, and a class may have slots.
+_in_process: dict[int, tuple[weakref.ref[object], Component]] = {}
+
+
+def remember(value: object, component: Component) -> None:
+    """Record that an object of this process is a component, until the object is deleted."""
+    key = id(value)
+
+    known = _in_process  # the name of a module is None when the interpreter ends
+    known[key] = weakref.ref(value, lambda _: known.pop(key, None)), component
+
+
+def forget_all() -> None:
+    """Make the components of this process plain objects again, as `shutdown` does."""
+    _in_process.clear()
+
+
+def components_here() -> dict[int, object]:
+    """The objects of this process that are components, by their ids."""
+    found = {key: ref() for key, (ref, _) in list(_in_process.items())}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def component_of(value: object) -> Component | None:
+    """The component of a handle, or of an object that was built in this process; None for other values."""
+    if is_handle(value):
+        return cast("Component", object.__getattribute__(value, COMPONENT))
+    entry = _in_process.get(id(value))
+    return entry[1] if entry is not None and entry[0]() is value else None
+
+
+def is_handle(value: object) -> bool:
+    """Whether a value is a handle and not the component itself."""
+    return issubclass(type(value), HandleBase)
+
+
+def is_component_type(kind: type) -> bool:
+    """Whether a class is a remote class; its objects and handles are never split as data."""
+    return getattr(kind, REMOTE, None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One remote call.
+
+    Attributes:
+        kind: Kind of its tasks.
+        component: The component; only its ranks are called.
+        target: The class, the method's name, or the function; see `Task`.
+        name: Class.method, for messages.
+        spec: Options of the function; its timeout is the call's deadline, in seconds from when it was sent.
+        line: File and line of the caller.
+        names: Parameter names of the positional arguments, for `split`, `replicate` and messages.
+        args: Positional arguments, with marks and lazy results inside; never mutated.
+        kwargs: Keyword arguments likewise.
+        own_share: The caller is one of the ranks: a batch marked `sharded` is its share already, and goes whole.
+        reads_ranks: The caller reads the outcome of each rank by itself, not the collected value.
+        eager: The caller waits for the value and reads it at once.
+        seed: What the generators are seeded with before a constructor; None for other calls.
+    """
+
+    kind: Kind
+    component: Component
+    target: Any
+    name: str
+    spec: FunctionSpec
+    line: str
+    names: Sequence[str] = ()
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    own_share: bool = False
+    reads_ranks: bool = False
+    eager: bool = False
+    seed: int | None = None
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The called ranks, ascending."""
+        return self.component.ranks[:1] if self.spec.execute == "first" else self.component.ranks
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """Mesh of the component, or None."""
+        return self.component.mesh
+
+    def without_arguments(self) -> Call:
+        """The same call, to keep while its result is there: the arguments were sent, and need not stay."""
+        return replace(self, names=(), args=(), kwargs={}) if self.args or self.kwargs else self
+
+    def label(self, worker: WorkerInfo) -> str:
+        """The short name of a worker, with its coordinate on the mesh."""
+        mesh = self.component.mesh
+        return worker.label(mesh.coordinate(worker.rank) if mesh and worker.rank in mesh else None)
+
+    def where(self) -> str:
+        """Group, number of called workers, and the mesh: `actor[8] dp=2 tp=4`."""
+        mesh = self.component.mesh
+        dims = () if mesh is None else zip(mesh.dim_names, mesh.shape, strict=True)
+        return " ".join([f"{self.component.group}[{len(self.ranks)}]", *(f"{dim}={size}" for dim, size in dims)])
+
+
+MAX_IN_FLIGHT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +266,6 @@ class Itself(Enum):
     """Stands for the component in a method's result, such as that of a builder: the caller gets its handle."""
 
     ITSELF = "itself"
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The part of the rows that a rank takes: part `index` of `count`."""
-
-    index: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +307,7 @@ class Task:
         args: Positional arguments, with slots for stored and lazy values.
         kwargs: Keyword arguments, with slots likewise.
         slots: Whether the arguments contain slots.
-        share: The part of the rows of lazy arguments that these ranks take; None means all rows.
+        share: The part of the rows of lazy arguments that these ranks take, and the number of parts; None for all rows.
         total: Rows of the split arguments; None if the caller cannot count them.
         rows: Rows that the caller split off for this task; None if it split nothing.
         numbers: With `balance`, the numbers of the rows that this task takes; None where the caller does not know them.
@@ -133,7 +330,7 @@ class Task:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     slots: bool = False
-    share: Share | None = None
+    share: tuple[int, int] | None = None
     total: int | None = None
     rows: int | None = None
     reads: TaskTransfer | None = None

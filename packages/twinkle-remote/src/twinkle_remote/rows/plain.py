@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.call import component_of, components_here
+from twinkle_remote.protocol.messages import component_of, components_here
 from twinkle_remote.rows.cut import PLAIN
 from twinkle_remote.rows.libraries import read_only
 from twinkle_remote.rows.records import parts_of, with_parts

@@ -8,7 +8,7 @@ from collections import UserDict
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.call import is_component_type
+from twinkle_remote.protocol.messages import is_component_type
 from twinkle_remote.rows.row_types import sequence_like
 from twinkle_remote.rows.unknown import is_tensor_collection, refuse_attributes
 

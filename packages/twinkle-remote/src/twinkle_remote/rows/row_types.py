@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twinkle_remote.protocol.call import is_component_type
+from twinkle_remote.protocol.messages import is_component_type
 from twinkle_remote.rows.unknown import is_tensor_collection, refuse_attributes
 
 if TYPE_CHECKING:

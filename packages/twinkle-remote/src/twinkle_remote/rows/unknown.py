@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.call import is_component_type
+from twinkle_remote.protocol.messages import is_component_type
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -7,7 +7,7 @@ import enum
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from twinkle_remote.protocol.call import is_component_type
+from twinkle_remote.protocol.messages import is_component_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

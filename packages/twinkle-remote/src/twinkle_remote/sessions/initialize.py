@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 from twinkle_mesh import DeviceGroup
 from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
-from twinkle_remote.protocol.messages import MAX_IN_FLIGHT, SavedFailures, SessionDefaults
+from twinkle_remote.protocol.messages import MAX_IN_FLIGHT, SessionDefaults
 from twinkle_remote.serving import not_installed
-from twinkle_remote.sessions.current import Runtime, active, install, remove
 from twinkle_remote.sessions.pending_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.seeding import begin_session, check_seed
+from twinkle_remote.sessions.session import Runtime, active, install, remove
+from twinkle_remote.worker.saved_calls import SavedFailures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,9 +10,8 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinkle_remote.context import current_worker, in_event_loop
+from twinkle_remote.context import current_worker, in_event_loop, named_elsewhere, users_part
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
-from twinkle_remote.failures.frames import named_elsewhere, users_part
 from twinkle_remote.failures.report import SIGNALS, no_end
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
 from twinkle_remote.waiting import earliest, wait_for_one
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinkle_remote.call.pending import PendingCall
-    from twinkle_remote.protocol.call import Call
-    from twinkle_remote.sessions.current import Runtime
+    from twinkle_remote.protocol.messages import Call
+    from twinkle_remote.sessions.session import Runtime
 
 
 _log = logging.getLogger("twinkle.remote")

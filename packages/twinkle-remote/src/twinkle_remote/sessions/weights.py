@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twinkle_remote.protocol.call import Component
+    from twinkle_remote.protocol.messages import Component
     from twinkle_remote.streams.stream import Stream
 
 

@@ -31,8 +31,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
+from twinkle_remote.context import calls_are_from
 from twinkle_remote.errors import NotInitializedError, WorkerDiedError
-from twinkle_remote.failures.frames import calls_are_from
 from twinkle_remote.streams.recovery import DataRank
 from twinkle_remote.streams.schedule import Delivered, Schedule
 from twinkle_remote.streams.source import PlacedRows, SourceBatch, gathered

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from twinkle_remote.protocol.failure import WorkerInfo
-    from twinkle_remote.sessions.current import Runtime
+    from twinkle_remote.protocol.messages import WorkerInfo
+    from twinkle_remote.sessions.session import Runtime
     from twinkle_remote.sessions.weights import WeightSource, WorkersOf
     from twinkle_remote.streams.source import PlacedRows
     from twinkle_remote.streams.stages import RemoteStage

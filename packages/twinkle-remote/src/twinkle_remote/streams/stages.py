@@ -6,19 +6,16 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.arguments import is_divided
+from twinkle_remote.call.dispatch import is_divided
 from twinkle_remote.call.send import start
 from twinkle_remote.component.method import bind
+from twinkle_remote.context import call_line, ping
 from twinkle_remote.errors import CollectError
-from twinkle_remote.failures.frames import call_line
 from twinkle_remote.lazy.assembled import ResultRows, assemble
 from twinkle_remote.lazy.lazy import Lazy
-from twinkle_remote.protocol.call import Call, component_of
-from twinkle_remote.protocol.messages import Replicated
-from twinkle_remote.protocol.modes import data_peers
-from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of
+from twinkle_remote.protocol.messages import Call, Replicated, component_of
+from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of, data_peers
 from twinkle_remote.rows.cut import may_have_rows, rows_of, take
-from twinkle_remote.running import ping
 from twinkle_remote.sessions.weights import WorkersOf
 from twinkle_remote.streams.schedule import StageRule
 from twinkle_remote.streams.source import PlacedRows
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinkle_remote.call.pending import PendingCall
-    from twinkle_remote.protocol.call import Component
+    from twinkle_remote.protocol.messages import Component
 
 _ROWS = ("flatten", "first", "none", "last_pp")
 

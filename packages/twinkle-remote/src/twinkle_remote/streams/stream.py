@@ -12,10 +12,10 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.failures.frames import driver_line
+from twinkle_remote.context import driver_line
 from twinkle_remote.lazy.lazy import Lazy, set_rows_info
-from twinkle_remote.protocol.call import component_of, same_component
-from twinkle_remote.sessions.current import active, raise_not_retrieved, running
+from twinkle_remote.protocol.messages import component_of, same_component
+from twinkle_remote.sessions.session import active, raise_not_retrieved, running
 from twinkle_remote.streams.ahead import AheadEngine
 from twinkle_remote.streams.recovery import Recovery
 from twinkle_remote.streams.schedule import Rules
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from twinkle_remote.protocol.call import Component
+    from twinkle_remote.protocol.messages import Component
     from twinkle_remote.streams.schedule import OnError, Order, Stale
     from twinkle_remote.streams.source import SourceBatch
     from twinkle_remote.streams.stats import StreamStats

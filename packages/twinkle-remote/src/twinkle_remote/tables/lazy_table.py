@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.lazy.get import as_now
-from twinkle_remote.lazy.lazy import Lazy, LazySource, lazy_over, source_of
+from twinkle_remote.lazy.lazy import Lazy, LazySource, as_now, lazy_over, source_of
 from twinkle_remote.rows.columns import count_rows, names_of
 from twinkle_remote.rows.cut import costs_of
-from twinkle_remote.sessions.current import running
+from twinkle_remote.sessions.session import running
 from twinkle_remote.tables.balance import row_costs
 from twinkle_remote.tables.nodes import Input, LazyArgument, StoredRows
 from twinkle_remote.tables.plan import bound, count, resolve

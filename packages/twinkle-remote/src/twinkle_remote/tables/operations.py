@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twinkle_remote.call.collect import combined_by, ranks_read
 from twinkle_remote.call.send import part_of, start
+from twinkle_remote.context import call_line
 from twinkle_remote.errors import DispatchError, NotInitializedError
-from twinkle_remote.failures.frames import call_line
 from twinkle_remote.lazy.assembled import AssembledRows, assemble
 from twinkle_remote.lazy.lazy import CallResult, Lazy, source_of
-from twinkle_remote.protocol.call import Call
+from twinkle_remote.protocol.messages import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.columns import concatenated, joined, selected, taken
 from twinkle_remote.rows.cut import row_numbers

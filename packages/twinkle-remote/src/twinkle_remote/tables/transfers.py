@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote.errors import DispatchError
-from twinkle_remote.protocol.inputs import InputReplies
+from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.tables.balance import assigned, row_costs
 from twinkle_remote.tables.nodes import Combined, Input, LazyArgument, leaves
 from twinkle_remote.tables.plan import count, part, resolve
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.call.pending import PendingCall
-    from twinkle_remote.protocol.call import Call
-    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.protocol.messages import Call, Outcome
     from twinkle_remote.protocol.spec import CostRule
     from twinkle_remote.tables.nodes import Node, Rows
 

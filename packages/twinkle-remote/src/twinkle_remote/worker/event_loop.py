@@ -22,8 +22,8 @@ from concurrent.futures import wait as wait_for_one
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twinkle_remote.context import is_machinery_file, user_stack
 from twinkle_remote.errors import CallCancelledError, CallTimeoutError
-from twinkle_remote.failures.frames import is_machinery_file, user_stack
 from twinkle_remote.protocol.spec import concurrency_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from twinkle_remote.errors import TwinkleError
-    from twinkle_remote.protocol.failure import Failure
-    from twinkle_remote.protocol.messages import Outcome
+    from twinkle_remote.protocol.messages import Failure, Outcome
 
 T = TypeVar("T")
 _KEPT_CANCELS = 4096

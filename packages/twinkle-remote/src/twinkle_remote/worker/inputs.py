@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle_remote.protocol.messages import StoredSlot
+from twinkle_remote.rows.cut import PLAIN
+from twinkle_remote.rows.plain import map_parts
+from twinkle_remote.tables.nodes import LazySlot
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.messages import StoredSlot, Task
-    from twinkle_remote.tables.nodes import Columns, LazySlot, Rows
+    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.tables.nodes import Columns, Rows
     from twinkle_remote.tables.transfers import Reading, TaskTransfer
 
 
@@ -43,8 +50,6 @@ class TaskInputs:
         task = self._task
         args, kwargs = task.args, dict(task.kwargs)
         if task.slots:
-            from twinkle_remote.call.arguments import decode  # no call without slots needs it
-
             args = tuple(decode(value, self._lazy, self._stored) for value in task.args)
             kwargs = {key: decode(value, self._lazy, self._stored) for key, value in task.kwargs.items()}
         return args, kwargs
@@ -88,7 +93,31 @@ class TaskInputs:
         if rows is None:
             return value
         check_total(rows, self.total, task.name)
-        part = balanced_slice(rows, task.share.count, task.share.index)
+        index, count = task.share
+        part = balanced_slice(rows, count, index)
         numbers = range(part.start, part.stop) if self.numbers is None else self.numbers
         self.total, self.rows = rows, len(numbers)
         return take(value, numbers)
+
+
+UNSEEN_ROWS = PLAIN | {dict, list, tuple}
+
+
+def decode(value: Any, lazy: Callable[[LazySlot], Any], stored: Callable[[StoredSlot], Any]) -> Any:
+    """Replace slots with their values; runs on the worker.
+
+    Args:
+        value: An argument with slots.
+        lazy: Returns the value of a lazy result.
+        stored: Returns stored rows.
+    """
+    kind = type(value)
+    if kind in PLAIN or (kind is list and UNSEEN_ROWS.issuperset(map(type, value))):
+        return value
+    if kind is LazySlot:
+        return lazy(value)
+    if kind is StoredSlot:
+        return stored(value)
+    skipped = UNSEEN_ROWS if kind is list else PLAIN
+    # A function that named itself would be a cycle of references, which keeps the values until the collector comes.
+    return map_parts(value, lambda part: part if type(part) in skipped else decode(part, lazy, stored))

@@ -12,13 +12,31 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinkle_remote.protocol.failure import Failure, WorkerInfo
-    from twinkle_remote.protocol.messages import SavedFailures, Task
+    from twinkle_remote.protocol.messages import Failure, Task, WorkerInfo
 
 _SUFFIX = ".failure"
 _MOST_FILES = 64  # in one folder
 _MOST_BYTES = 1 << 28
 _MAIN = "__main__"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFailures:
+    """Where workers save calls that fail, and what a process needs to run them again.
+
+    Attributes:
+        folder: Absolute path, on each worker's node.
+        seed: The session's.
+        main: Path of the program; empty where it has none.
+        argv: Arguments of its command line.
+        paths: Directories of the program's modules.
+    """
+
+    folder: str
+    seed: int
+    main: str
+    argv: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

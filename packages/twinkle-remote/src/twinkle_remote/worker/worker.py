@@ -13,19 +13,17 @@ from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.context import WorkerContext, current_worker, working_as
+from twinkle_remote.context import RUNNING, RunningTask, WorkerContext, any_lazy, current_worker, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
 from twinkle_remote.failures.report import EndedError
 from twinkle_remote.failures.travel import capture
-from twinkle_remote.protocol.call import is_component_type
-from twinkle_remote.protocol.messages import Itself, Outcome
+from twinkle_remote.protocol.messages import Itself, Outcome, is_component_type
 from twinkle_remote.protocol.spec import execute_of, options_under
 from twinkle_remote.rows.columns import names_of
 from twinkle_remote.rows.cut import PLAIN, costs_of, counted_rows, rows_of
 from twinkle_remote.rows.unknown import runs_once
-from twinkle_remote.running import RUNNING, RunningTask, any_lazy
-from twinkle_remote.sessions.current import saving_here
 from twinkle_remote.sessions.seeding import constructor_seeded, seed_process
+from twinkle_remote.sessions.session import saving_here
 from twinkle_remote.worker.event_loop import EventLoop, LoopTask
 from twinkle_remote.worker.inputs import TaskInputs
 from twinkle_remote.worker.saved_calls import FailureSaver
@@ -36,9 +34,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.call import Component
-    from twinkle_remote.protocol.failure import Failure, WorkerInfo
-    from twinkle_remote.protocol.messages import Task
+    from twinkle_remote.protocol.messages import Component, Failure, Task, WorkerInfo
     from twinkle_remote.tables.transfers import TaskTransfer
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -121,7 +117,7 @@ class Worker:
 
     def end(self, why: str) -> None:
         """Run no task any more: each one fails as if this worker had ended, for this reason."""
-        from twinkle_remote.protocol.failure import Failure  # few workers end so
+        from twinkle_remote.protocol.messages import Failure  # few workers end so
 
         self._ended = Failure(self.info.label(), f"{self.info.node} pid {self.info.pid}", "", why, died=True)
 
@@ -271,8 +267,10 @@ class Worker:
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         """Keep the result, and describe it in the outcome."""
         if any_lazy():
-            from twinkle_remote.lazy.get import replace_lazy  # most workers have no lazy result
-            from twinkle_remote.lazy.lazy import Lazy
+            from twinkle_remote.lazy.lazy import (
+                Lazy,
+                replace_lazy,  # most workers have no lazy result
+            )
 
             value = replace_lazy(value, Lazy.result)
         if isinstance(value, _STREAMS) or runs_once(type(value)):

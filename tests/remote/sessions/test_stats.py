@@ -9,8 +9,8 @@ from tests.conformance.subjects.echo import Echo
 
 from twinkle_remote import on
 from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.current import stats as stats_of_session
-from twinkle_remote.sessions.telemetry.stats import CallRecord, Stats
+from twinkle_remote.sessions.session import stats as stats_of_session
+from twinkle_remote.sessions.telemetry import CallRecord, Stats
 
 SECONDS = st.floats(0.0, 100.0)
 

@@ -1,16 +1,19 @@
-"""The metrics of each call of this process: bytes and seconds, measured by the driver and the workers."""
+"""The metrics of a session's calls, in bytes and seconds of the driver and the workers, and their timeline."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
+
 
 T = TypeVar("T")
 
@@ -217,3 +220,101 @@ class Stats:
     def syncs(self) -> Sequence[SyncRecord]:
         """All weight syncs that are kept."""
         return list(self._syncs)
+
+
+_MICRO = 1e6
+_DRIVER = "driver"
+
+
+class Slice(NamedTuple):
+    """A slice of a track; whole microseconds, so that no rounding makes neighbours overlap."""
+
+    name: str
+    kind: str
+    begin: int
+    end: int
+    arguments: Mapping[str, Any]
+
+
+Tracks: TypeAlias = dict[str, dict[str, list[Slice]]]
+"""The slices of each track, by the name of its process and its own."""
+
+
+def timeline(records: Iterable[CallRecord], syncs: Iterable[SyncRecord]) -> str:
+    """The text of a file of trace events."""
+    return json.dumps({"traceEvents": events_of(tracks_of(records, syncs)), "displayTimeUnit": "ms"})
+
+
+def slice_of(name: str, kind: str, start: float, seconds: float, **arguments: Any) -> Slice:
+    """A slice of a kind, from its begin in seconds of the wall clock, with what else it says."""
+    begin = round(start * _MICRO)
+    return Slice(name, kind, begin, max(begin + 1, round((start + seconds) * _MICRO)), arguments)
+
+
+def tracks_of(records: Iterable[CallRecord], syncs: Iterable[SyncRecord] = ()) -> Tracks:
+    """The tracks: what the driver spent on each call, its weight syncs, and for each rank its fetching and its runs."""
+    records = list(records)
+    ranks = {(_component(record), record.group, rank) for record in records for rank in list(record.ranks)}
+    tracks: Tracks = {_DRIVER: {"calls": []}}
+    for component, group, rank in sorted(ranks):
+        tracks.setdefault(component, {})[f"{group}[{rank}]"] = []
+    for record in records:
+        name = f"{record.method} {record.label}" if record.label else record.method
+        moved = {"stored": record.driver_sent, "fetched": record.driver_fetched, "workers": record.workers}
+        tracks[_DRIVER]["calls"].append(slice_of(name, "send", record.submitted, record.driver_seconds, **moved))
+        for rank, part in list(record.ranks.items()):
+            own = tracks[_component(record)].setdefault(f"{record.group}[{rank}]", [])
+            if part.fetch_seconds > 0:
+                began = part.started - part.fetch_seconds
+                own.append(slice_of("fetch", "fetch", began, part.fetch_seconds, bytes=part.fetched))
+            done = {"produced": part.produced, "failed": part.failed}
+            own.append(slice_of(name, "run", part.started, part.seconds, **done))
+    for sync in syncs:
+        name = f"weights of {sync.group}: {sync.component}"
+        made = tracks[_DRIVER].setdefault("weight syncs", [])
+        made.append(slice_of(name, "sync", sync.began, sync.ended - sync.began))
+    return tracks
+
+
+def _component(record: CallRecord) -> str:
+    return f"{record.group}: {record.method.split('.')[0]}"
+
+
+def events_of(tracks: Tracks) -> Sequence[dict[str, Any]]:
+    """The trace events: names of processes and lanes, and slices; a track has as many lanes as its slices overlap."""
+    events: list[dict[str, Any]] = []
+    for pid, (process, own) in enumerate(tracks.items()):
+        events.append({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": process}})
+        named = [
+            (name if number == 0 else f"{name} ({number + 1})", lane)
+            for name, slices in own.items()
+            for number, lane in enumerate(_lanes(slices))
+        ]
+        for tid, (name, lane) in enumerate(named):
+            place = {"pid": pid, "tid": tid}
+            events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": name}})
+            for one in lane:
+                timed = {"ts": one.begin, "dur": one.end - one.begin, "args": dict(one.arguments)}
+                events.append({"name": one.name, "cat": one.kind, "ph": "X", **place, **timed})
+    return events
+
+
+def _lanes(slices: Iterable[Slice]) -> Sequence[Sequence[Slice]]:
+    """The lanes of one track; no two slices of a lane overlap."""
+    lanes: list[list[Slice]] = [[]]
+    for one in sorted(slices, key=lambda one: (one.begin, one.end)):
+        free = next((lane for lane in lanes if not lane or lane[-1].end <= one.begin), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(one)
+    return lanes
+
+
+def report_start(text: str) -> None:
+    """Print a step of a session's start on standard error, if that is a terminal.
+
+    Args:
+        text: What begins or has been done.
+    """
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"twinkle: {text}", file=sys.stderr, flush=True)

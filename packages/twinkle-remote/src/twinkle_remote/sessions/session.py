@@ -1,26 +1,102 @@
-"""The session of this process: a driver's begins with `initialize`, a worker's with the worker."""
+"""The session of this process: a driver's begins with initialize, a worker's with the worker."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.context import forked_from
-from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.protocol.call import forget_all
-from twinkle_remote.protocol.messages import SessionDefaults
-from twinkle_remote.sessions.loads import Loads
+from twinkle_remote.context import current_worker, forked_from
+from twinkle_remote.errors import DispatchError, NotInitializedError
+from twinkle_remote.protocol.messages import SessionDefaults, component_of, forget_all
+from twinkle_remote.protocol.spec import Load, data_peers
 from twinkle_remote.sessions.pending_calls import PendingCalls
-from twinkle_remote.sessions.telemetry.stats import Stats
+from twinkle_remote.sessions.telemetry import Stats, SyncRecord, timeline
 from twinkle_remote.sessions.weights import OpenStreams, WeightSources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import Backend, SessionTool
-    from twinkle_remote.protocol.call import Component
-    from twinkle_remote.protocol.messages import SavedFailures
-    from twinkle_remote.sessions.telemetry.stats import CallRecords
+    from twinkle_remote.protocol.messages import Call, Component
+    from twinkle_remote.sessions.telemetry import CallRecords
+    from twinkle_remote.worker.saved_calls import SavedFailures
+
+
+class Loads:
+    """The loads of the data ranks of each component, as far as calls of this process make them.
+
+    Each process counts its own calls: workers that call the same component begin at different data ranks.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], list[Load]] = {}
+        self._lock = threading.Lock()
+
+    def peek(self, call: Call) -> Call:
+        """The call as it would go to one data rank now; nothing is counted."""
+        return self._choose(call)[0]
+
+    def take(self, call: Call) -> tuple[Call, Load]:
+        """Choose the data rank of a call, which counts from now on until `end`.
+
+        Raises:
+            DispatchError: The `sticky=` argument has no text that is the same in every process.
+        """
+        with self._lock:
+            chosen, load = self._choose(call)
+            load.in_flight += 1
+            load.made += 1
+        return chosen, load
+
+    def end(self, load: Load) -> None:
+        """A call is over, or was not sent; called once."""
+        with self._lock:
+            load.in_flight -= 1
+
+    def _choose(self, call: Call) -> tuple[Call, Load]:
+        component, mode = call.component, call.spec.mode
+        assert mode is not None and mode.called is not None
+        peers = data_peers(component.ranks, component.mesh)
+        loads = self._of.setdefault((component.group, component.instance), _new_loads(len(peers)))
+        index = mode.called(loads, _sticky_text(call))
+        return replace(call, component=replace(component, ranks=peers[index])), loads[index]
+
+
+def _new_loads(count: int) -> list[Load]:
+    """Loads of data ranks without calls; each worker goes round in its own order."""
+    first = current_worker().rank or 0
+    return [Load(made=(index - first) % count / count) for index in range(count)]
+
+
+def _sticky_text(call: Call) -> str | None:
+    """The argument that `sticky=` names, as a text that equal values have in every process; None without one."""
+    name = call.spec.sticky
+    if name is None:
+        return None
+    given = {**dict(zip(call.names, call.args, strict=True)), **call.kwargs}
+    return _text(given.get(name), call.name, name)
+
+
+def _text(value: object, call: str, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Real):
+        return str(hash(value))  # equal for 1, 1.0 and True, and the same in every process
+    if isinstance(value, tuple):
+        return "\0".join([str(_text(part, call, name)) for part in value])
+    raise DispatchError(
+        f"{call}: sticky={name!r} sends equal values to one data rank, and needs a text, a number, bytes, or a tuple "
+        f"of these; got {type(value).__name__}"
+    )
 
 
 _DEFAULTS = SessionDefaults()
@@ -126,6 +202,23 @@ def stats() -> CallRecords:
     return running().stats.records()
 
 
+def write_timeline(path: str | Path) -> Path:
+    """Write the latest calls of this session as trace events; https://ui.perfetto.dev opens the file.
+
+    Each component has a track for each rank, with the chunks of streams by their rows; the driver has one for its calls
+    and one for weight syncs. Times are by the workers' clocks, so between nodes they are only as exact as these clocks.
+
+    Args:
+        path: A `.json` file, which is replaced.
+
+    Raises:
+        NotInitializedError: There is no session.
+    """
+    stats, target = running().stats, Path(path)
+    target.write_text(timeline(stats.records(), stats.syncs()))
+    return target
+
+
 def install(runtime: Runtime) -> None:
     """Set the runtime of this process.
 
@@ -199,3 +292,45 @@ def leave_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=leave_to_parent)
+
+
+@contextmanager
+def publishing(target: object, began: float | None = None, version: int | None = None) -> Iterator[None]:
+    """A block in which a component is given new weights; the streams that run on it know the version after it.
+
+    These streams begin nothing meanwhile, so that each of their calls is before the version or after it.
+
+    Args:
+        target: A component; of other values no stream knows.
+        began: Wall clock when the sync began, in seconds; None for now.
+        version: The number of `next_version`; None for the next one of each stream.
+    """
+    component = component_of(target)
+    runtime = active()
+    if runtime is None or component is None:
+        yield
+        return
+    since = time.time() if began is None else began
+    with runtime.streams.publishing(component, version):
+        yield
+        runtime.stats.synced(SyncRecord(component.name, component.group, since, time.time()))
+
+
+def next_version(target: object, sync: object, last: int) -> int:
+    """The version that a sync gives a target next: the one after `last`, and after those of the streams that run on it.
+
+    Args:
+        target: A component; no stream runs on anything else.
+        sync: The sync; it is given the same number until the number is published.
+        last: The version that it gave last.
+    """
+    component = component_of(target)
+    runtime = active()
+    return last + 1 if runtime is None or component is None else runtime.streams.next_version(component, sync, last)
+
+
+def takes_in_flight(target: object) -> bool:
+    """Whether a component works for an open stream, so that it takes new weights between two calls."""
+    component = component_of(target)
+    runtime = None if component is None else active()
+    return runtime is not None and component is not None and runtime.streams.work_on(component)

@@ -14,8 +14,7 @@ from twinkle_remote import get, on, remote_class, remote_function, session, stre
 from twinkle_remote.backends.support import publishing
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.telemetry.stats import CallRecord
-from twinkle_remote.sessions.telemetry.timeline import events_of, slice_of, tracks_of
+from twinkle_remote.sessions.telemetry import CallRecord, events_of, slice_of, tracks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

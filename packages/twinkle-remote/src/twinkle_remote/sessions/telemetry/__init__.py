@@ -1,1 +1,0 @@
-"""Metrics, timelines and lines of progress that a session keeps of its calls."""
