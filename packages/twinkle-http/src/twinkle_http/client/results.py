@@ -189,12 +189,10 @@ class ArgumentPlans:
         """
         task, plan = self._task, self._inputs.plan
         if task.reads is not None:
-            reading = task.reads.values[index]
-            if reading.refusal is not None:
-                kind, text = reading.refusal
-                raise kind(text)
-            assert reading.node is not None
-            return reading.node
+            node = task.reads.values[index]
+            if isinstance(node, Exception):
+                raise node
+            return node
         assert plan is not None
         return plan.arguments[plan.of_share[task.place][index]].node
 

@@ -29,7 +29,7 @@ from twinkle_remote.rows.plain import map_parts
 from twinkle_remote.rows.records import part_path, parts_of, rebuild
 from twinkle_remote.rows.row_types import row_type_of
 from twinkle_remote.rows.unknown import runs_once
-from twinkle_remote.tables.balance import assigned
+from twinkle_remote.tables.balance import divided
 from twinkle_remote.tables.nodes import LazyArgument, LazySlot
 
 if TYPE_CHECKING:
@@ -242,8 +242,8 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     split = [not mine and is_divided(spec, key, value) for mine, (key, value) in zip(own, named, strict=True)]
     found: list[tuple[str, int]] = []
     lazy = False
-    for (key, value), divided in zip(named, split, strict=True):
-        if divided:
+    for (key, value), is_split in zip(named, split, strict=True):
+        if is_split:
             before = len(found)
             handed = _measure(value, key, found)
             lazy = lazy or handed
@@ -264,8 +264,8 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
     total = real or 0
     balanced = spec.balance is not False and real is not None and count > 1 and not any(own)
     if balanced:
-        first = next(value for (_, value), divided in zip(named, split, strict=True) if divided and _has_rows(value))
-        parts = assigned(spec.balance, _costs(first), total, count, call.name)
+        first = next(value for (_, value), is_split in zip(named, split, strict=True) if is_split and _has_rows(value))
+        parts = divided(spec.balance, _costs(first), total, count, call.name)
     else:
         parts = [_numbers(balanced_slice(total, count, index)) for index in range(count)]
     arguments: list[Arguments] = []
@@ -273,9 +273,9 @@ def _dispatch(call: Call, encoder: Encoder) -> Shares:
         encoder.next_share()
         cut = _RowSlicer(encoder, part)
         values = []
-        for (_, value), divided in zip(named, split, strict=True):
-            encoder.to_one = count == len(ranks) and (divided or count == 1)
-            values.append(cut(value) if divided else encoder.whole(value))
+        for (_, value), is_split in zip(named, split, strict=True):
+            encoder.to_one = count == len(ranks) and (is_split or count == 1)
+            values.append(cut(value) if is_split else encoder.whole(value))
         arguments.append((tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))))
     if any(own):
         length = len(next(value for mine, (_, value) in zip(own, named, strict=True) if mine))

@@ -23,7 +23,7 @@ from twinkle_remote.protocol.messages import Call, Task, component_of
 from twinkle_remote.protocol.spec import SPEC, SUBMIT, FunctionSpec, collected_elsewhere
 from twinkle_remote.sessions.session import raise_not_retrieved, running
 from twinkle_remote.sessions.telemetry import CallRecord
-from twinkle_remote.tables.transfers import LazyArguments, lazy_arguments
+from twinkle_remote.tables.transfers import lazy_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from twinkle_remote.call.dispatch import Shares
     from twinkle_remote.protocol.messages import Component
     from twinkle_remote.sessions.session import Runtime
-    from twinkle_remote.tables.transfers import TaskTransfer
+    from twinkle_remote.tables.transfers import LazyArguments, TaskTransfer
 
 
-_NO_LAZIES = LazyArguments(InputReplies())
+_NO_LAZIES: LazyArguments = InputReplies(), (), None
 
 
 def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:

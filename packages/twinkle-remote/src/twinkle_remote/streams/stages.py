@@ -11,7 +11,6 @@ from twinkle_remote.call.send import start
 from twinkle_remote.component.method import bind
 from twinkle_remote.context import call_line, ping
 from twinkle_remote.errors import CollectError
-from twinkle_remote.lazy.assembled import ResultRows, assemble
 from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.protocol.messages import Call, Replicated, component_of
 from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of, data_peers
@@ -19,6 +18,7 @@ from twinkle_remote.rows.cut import may_have_rows, rows_of, take
 from twinkle_remote.sessions.weights import WorkersOf
 from twinkle_remote.streams.schedule import StageRule
 from twinkle_remote.streams.source import PlacedRows
+from twinkle_remote.tables.lazy_table import rows_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,8 +96,11 @@ class RemoteStage:
         outcomes = [pending.outcome(rank) for rank in ranks]
         counts = [outcome.rows for outcome in outcomes]
         check_rows(self.name, None if None in counts else sum(filter(None, counts)), count)
-        value: Any = assemble([ResultRows(pending, rank, 0, n or 0) for rank, n in zip(ranks, counts, strict=True)])
-        return PlacedRows(value, count, (self.call.component.group, ranks, [outcome.payload for outcome in outcomes]))
+        return PlacedRows(
+            rows_of_ranks(pending, ranks),
+            count,
+            (self.call.component.group, ranks, [outcome.payload for outcome in outcomes]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

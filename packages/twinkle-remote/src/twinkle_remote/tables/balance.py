@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.nodes import Node, Rows
 
 
-def assigned(rule: bool | CostRule, costs: Sequence[float] | None, total: int, shares: int, name: str) -> list[Rows]:
-    """The rows of each share, ascending; every process finds the same.
+def divided(rule: bool | CostRule, costs: Sequence[float] | None, total: int, shares: int, name: str) -> Sequence[Rows]:
+    """The rows of each share, ascending, as many as in `balanced_slice`; every process finds the same.
 
     Args:
-        rule: True, or a callable that takes the costs of all rows and returns others.
+        rule: False for rows one after the other; True, or a callable that takes the costs of all rows and returns
+            others, for even sums of costs.
         costs: The cost of each row; None for 1 each.
         total: Number of rows.
         shares: Number of shares, at or above 1.
@@ -33,6 +34,9 @@ def assigned(rule: bool | CostRule, costs: Sequence[float] | None, total: int, s
     Raises:
         DispatchError: A cost is below 0 or not finite, or the callable returns another number of costs.
     """
+    if rule is False:
+        parts = [balanced_slice(total, shares, index) for index in range(shares)]
+        return [range(part.start, part.stop) for part in parts]
     own = [1.0] * total if costs is None else costs
     if callable(rule):
         own = [float(cost) for cost in rule(own)]

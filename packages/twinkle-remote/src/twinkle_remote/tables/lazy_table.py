@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.lazy.lazy import Lazy, LazySource, as_now, lazy_over, source_of
@@ -10,12 +11,12 @@ from twinkle_remote.rows.columns import count_rows, names_of
 from twinkle_remote.rows.cut import costs_of
 from twinkle_remote.sessions.session import running
 from twinkle_remote.tables.balance import row_costs
-from twinkle_remote.tables.nodes import Input, LazyArgument, StoredRows
+from twinkle_remote.tables.nodes import Concat, Input, LazyArgument, RankResult, StoredRows, leaves
 from twinkle_remote.tables.plan import bound, count, resolve
 from twinkle_remote.tables.read import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Outcome
@@ -23,18 +24,13 @@ if TYPE_CHECKING:
 
 
 class Table(LazySource):
-    """Rows of lazy results. It keeps these alive, and no longer than it lives itself.
+    """Rows of lazy results, and of what ranks return. It keeps these alive, and no longer than it lives itself."""
 
-    Args:
-        node: The rows; its places are those of the lazy results.
-        values: The lazy results, none of them a table.
-    """
+    __slots__ = ("node",)
 
-    __slots__ = ("node", "values")
-
-    def __init__(self, node: Node, values: Sequence[Lazy[Any]]) -> None:
-        super().__init__([call for value in values for call in source_of(value).calls])
-        self.node, self.values = node, tuple(values)
+    def __init__(self, node: Node) -> None:
+        super().__init__([call for leaf in leaves(node) for call in _calls_of(leaf.payload)])
+        self.node = node
 
     def value(self, timeout: float | None) -> Any:
         """Wait for the calls, and fetch the rows to this process; see `Lazy.result`."""
@@ -68,17 +64,32 @@ class Table(LazySource):
         return f"a table of {', '.join(dict.fromkeys(call.name for call in self.calls))}"
 
     def released(self) -> None:
-        """Called when the lazy result is deleted: its values are, too."""
+        """Called when the lazy result is deleted: those that the table is made of are, too, where nobody has them."""
 
     def hand_over(self, offset: int) -> tuple[Sequence[tuple[PendingCall, int]], LazyArgument]:
         """The outcomes that a consumer reads, and its rows; see `LazySource`."""
         inputs: list[tuple[PendingCall, int]] = []
-        nodes = []
-        for value in self.values:
-            own, argument = source_of(value).hand_over(offset + len(inputs))
-            inputs += own
-            nodes.append(argument.node)
-        return inputs, LazyArgument(bound(self.node, nodes))
+        found: dict[int, Node] = {}
+
+        def leaf(node: StoredRows) -> Node:
+            value = node.payload
+            if isinstance(value, RankResult):
+                value.call.handed_on = True
+                inputs.append(value)
+                return replace(node, payload=Input(offset + len(inputs) - 1))
+            if isinstance(value, Lazy) and id(value) not in found:
+                own, argument = source_of(value).hand_over(offset + len(inputs))
+                inputs.extend(own)
+                found[id(value)] = argument.node
+            return found.get(id(value), node)
+
+        return inputs, LazyArgument(bound(self.node, leaf))
+
+
+def _calls_of(payload: object) -> Sequence[PendingCall]:
+    if isinstance(payload, Lazy):
+        return source_of(payload).calls
+    return (payload.call,) if isinstance(payload, RankResult) else ()
 
 
 def table_of(values: Sequence[Any], make: Callable[[Sequence[Node]], Node]) -> Any:
@@ -88,28 +99,31 @@ def table_of(values: Sequence[Any], make: Callable[[Sequence[Node]], Node]) -> A
         values: Lazy and plain values.
         make: Makes a table of those of the values.
     """
-    found: dict[int, tuple[int, Lazy[Any]]] = {}
-    nodes = [_node(value, found) for value in values]
-    table = Table(make(nodes), [value for _, value in found.values()])
+    table = Table(make(list(map(node_of, values))))
     if table.done() and not any(call.failed() for call in table.calls):
         table.resolved()  # what is wrong is told at once where it is known
     return lazy_over(table)
 
 
-def _node(value: Any, found: dict[int, tuple[int, Lazy[Any]]]) -> Node:
-    if not isinstance(value, Lazy):
-        rows, own = count_rows(value, "concat"), as_now(value)
-        stored = running().backend.store.put(own)
-        return StoredRows(own if stored is None else stored[0], None, rows, names_of(own))
-    source = source_of(value)
-    if not isinstance(source, Table):
-        return Input(found.setdefault(id(value), (len(found), value))[0])
-    return bound(source.node, [Input(found.setdefault(id(one), (len(found), one))[0]) for one in source.values])
+def node_of(value: Any) -> Node:
+    """The table of a value; a plain one is copied as it is now."""
+    if isinstance(value, Lazy):
+        source = source_of(value)
+        return source.node if isinstance(source, Table) else StoredRows(value)
+    rows, own = count_rows(value, "concat"), as_now(value)
+    stored = running().backend.store.put(own)
+    return StoredRows(own if stored is None else stored[0], None, rows, names_of(own))
+
+
+def rows_of_ranks(call: PendingCall, ranks: Iterable[int]) -> Lazy[Any]:
+    """The rows that some ranks of a call return, in their order, as a lazy value; it keeps their results."""
+    parts = [StoredRows(RankResult(call, rank)) for rank in ranks]
+    return lazy_over(Table(parts[0] if len(parts) == 1 else Concat(tuple(parts), results=call.name)))
 
 
 def known_rows(lazy: Lazy[Any]) -> int | None:
     """The rows of a lazy result that is done, without fetching it; None if only its value shows them, or it failed."""
-    table = _as_table(lazy)
+    table = Table(node_of(lazy))
     return None if any(call.failed() for call in table.calls) else count(table.resolved()[0])
 
 
@@ -121,17 +135,12 @@ def rows_of_lazy(lazy: Lazy[Any], what: str) -> int:
         what: What needs rows, for messages.
     """
     lazy.wait()
-    rows = count(_as_table(lazy).resolved()[0])
+    rows = known_rows(lazy)
     return count_rows(lazy.result(), what) if rows is None else rows
 
 
 def costs_of_lazy(lazy: Lazy[Any]) -> Sequence[float] | None:
     """Wait for the calls that make a lazy value, and return the costs of its rows; see `costs_of`."""
     lazy.wait()
-    node, made_by = _as_table(lazy).resolved()
+    node, made_by = Table(node_of(lazy)).resolved()
     return costs_of(lazy.result()) if count(node) is None else row_costs(node, [one for _, one in made_by.values()])
-
-
-def _as_table(lazy: Lazy[Any]) -> Table:
-    source = source_of(lazy)
-    return source if isinstance(source, Table) else Table(Input(0), (lazy,))

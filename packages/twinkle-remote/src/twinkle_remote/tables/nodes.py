@@ -1,7 +1,8 @@
 """The nodes of a table: a tree that says how rows are made of stored values. It is small, and travels in their place.
 
-A node is a value: it never changes, and several nodes may share one below them. Before its calls are done, the payload
-of a `StoredRows` is an `Input` among the outcomes of the calls; `plan.resolve` puts the payloads and the counts there.
+A node is a value: it never changes, and several nodes may share one below them. In a program the payload of a leaf is a
+lazy result, a `RankResult` or a plain value. Where the table is handed to a call, `plan.bound` makes these an `Input`
+among the outcomes that the call waits for, and `plan.resolve` puts the payloads and the counts there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from twinkle_mesh import DeviceMesh
+    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Outcome
 
 Rows: TypeAlias = range | tuple[int, ...]
@@ -27,13 +29,16 @@ Piece: TypeAlias = "tuple[Rows | None, Columns | None]"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Stands for what is not known yet.
-
-    Attributes:
-        index: In a lazy table, that of a lazy result; in a plan, that of an outcome.
-    """
+    """Stands for an outcome that a call waits for, by its index among them."""
 
     index: int
+
+
+class RankResult(NamedTuple):
+    """Stands for what one rank of a call returns."""
+
+    call: PendingCall
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class StoredRows:
     """Rows of a stored value: of what one rank returned, or of a plain value.
 
     Attributes:
-        payload: Names the value in the store, or is the value.
+        payload: Names the value in the store, or is the value, or stands for it; see above.
         rows: Those that are wanted; None for all.
         count: Number of rows of the whole value; None where it has none, or nobody knows.
         names: Its columns where it is a mapping: other parts may have other columns. None for everything else.
@@ -107,6 +112,7 @@ class Concat:
         results: The name of the call whose ranks returned them; None where a program joins them.
         kinds: For each table, which columns it has, as a number; empty where all have the same. Rows have None in the
             columns that they lack, so that a part of them needs the names of all.
+        names: All columns; None where they are not known, or the type has none.
     """
 
     of: tuple[Node, ...]
@@ -114,6 +120,7 @@ class Concat:
     order: Rows | None = None
     results: str | None = None
     kinds: tuple[int, ...] = ()
+    names: frozenset[Hashable] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +130,12 @@ class Join:
     Attributes:
         of: At least one.
         counted: The rows of all are counted, and as many.
+        names: All columns; None where they are not known, or the type has none.
     """
 
     of: tuple[Node, ...]
     counted: bool = False
+    names: frozenset[Hashable] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Select:
     names: Columns
 
 
-Node: TypeAlias = Input | StoredRows | Combined | Take | Concat | Join | Select
+Node: TypeAlias = StoredRows | Combined | Take | Concat | Join | Select
 
 
 def below(node: Node) -> tuple[Node, ...]:

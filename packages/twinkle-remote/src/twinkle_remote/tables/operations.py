@@ -9,14 +9,13 @@ from twinkle_remote.call.collect import combined_by, ranks_read
 from twinkle_remote.call.send import part_of, start
 from twinkle_remote.context import call_line
 from twinkle_remote.errors import DispatchError, NotInitializedError
-from twinkle_remote.lazy.assembled import AssembledRows, assemble
-from twinkle_remote.lazy.lazy import CallResult, Lazy, source_of
+from twinkle_remote.lazy.lazy import CallResult, Lazy, lazy_over, source_of
 from twinkle_remote.protocol.messages import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.columns import concatenated, joined, selected, taken
 from twinkle_remote.rows.cut import row_numbers
-from twinkle_remote.tables.lazy_table import Table, table_of
-from twinkle_remote.tables.nodes import Concat, Input, Join, Select, Take
+from twinkle_remote.tables.lazy_table import Table, node_of, table_of
+from twinkle_remote.tables.nodes import Concat, Join, RankResult, Select, StoredRows, Take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -76,7 +75,15 @@ def concat(values: Iterable[T]) -> T:
 
 def _flat(nodes: Sequence[Node]) -> Node:
     """One concatenation of all, so that a table which grows in a loop has no depth."""
-    return Concat(tuple([part for node in nodes for part in (node.of if isinstance(node, Concat) else (node,))]))
+    return Concat(
+        tuple(
+            [
+                part
+                for node in nodes
+                for part in (node.of if isinstance(node, Concat) and node.results is None else (node,))
+            ]
+        )
+    )
 
 
 def join(*values: T) -> T:
@@ -132,37 +139,29 @@ def map(value: T, function: Callable[[T], R]) -> R:  # noqa: A001  named like Py
     if not isinstance(value, Lazy):
         return function(value)
     try:
-        parts = _mapped(value, function)
-        if parts is None:
-            call = source_of(value).calls[0]
-            parts = [_applied(call, call.ranks[0], value, function)]
+        call = source_of(value).calls[0]
+        made = [_applied(*part, function) for part in _parts(node_of(value)) or [(call, call.ranks[0], value)]]
     except NotInitializedError as error:
         raise DispatchError(f"map runs where the rows are, and {error}; use function(get(value))") from error
-    return cast("R", parts[0] if len(parts) == 1 else table_of(parts, _flat))
+    return cast("R", made[0] if len(made) == 1 else table_of(made, _flat))
 
 
-def _mapped(value: Lazy[Any], function: Callable[[Any], Any]) -> Sequence[Lazy[Any]] | None:
-    """The results of a function on each rank that holds a part of a value; None if its parts are no ranks'."""
-    source = source_of(value)
-    if isinstance(source, AssembledRows):
-        return [_applied(piece.call, piece.rank, assemble([piece]), function) for piece in source.pieces]
-    if isinstance(source, CallResult):
-        call = source.calls[0]
-        by = combined_by(call.spec, call.ranks, call.mesh)
-        if by.how not in ("rows", "one") or call.each is None or call.spec.balance is not False:
-            return None
-        ranks = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
-        alone = len(ranks) == 1
-        return [_applied(call, rank, value if alone else Lazy(part_of(call, [rank])), function) for rank in ranks]
-    if not isinstance(source, Table):
+def _parts(node: Node) -> Sequence[tuple[PendingCall, int, Lazy[Any]]] | None:
+    """Each part of a table, with the rank of a call that holds it; None if its parts are no ranks'."""
+    if isinstance(node, Concat):
+        every = [_parts(one) for one in node.of]
+        return None if None in every else [one for parts in every for one in parts or ()]
+    payload = node.payload if isinstance(node, StoredRows) else None
+    if isinstance(payload, RankResult):
+        return [(*payload, lazy_over(Table(node)))]
+    if not isinstance(payload, Lazy) or not isinstance(source_of(payload), CallResult):
         return None
-    found: list[Lazy[Any]] = []
-    for node in source.node.of if isinstance(source.node, Concat) else (source.node,):
-        own = _mapped(source.values[node.index], function) if isinstance(node, Input) else None
-        if own is None:
-            return None
-        found += own
-    return found
+    call = source_of(payload).calls[0]
+    by = combined_by(call.spec, call.ranks, call.mesh)
+    if by.how not in ("rows", "one") or call.each is None or call.spec.balance is not False:
+        return None
+    ranks = ranks_read(call.spec, call.ranks, call.mesh, each=bool(call.each))
+    return [(call, rank, payload if len(ranks) == 1 else Lazy(part_of(call, [rank]))) for rank in ranks]
 
 
 def _applied(call: PendingCall, rank: int, part: Lazy[Any], function: Callable[[Any], Any]) -> Lazy[Any]:

@@ -1,6 +1,6 @@
 """Plans of tables: `resolve` counts their rows, and `part` cuts the rows of one reader; no value is needed for it.
 
-Both keep what they have made of a node, so that a node is looked at once, however many operations stand on it.
+Each keeps what it has made of a node, so that a node is looked at once, however many operations stand on it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.errors import DispatchError
 from twinkle_remote.rows.cut import compact, rows_within
-from twinkle_remote.tables.nodes import Combined, Concat, Input, Join, Select, StoredRows, Take
+from twinkle_remote.tables.nodes import Combined, Concat, Input, Join, Select, StoredRows, Take, below
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.tables.nodes import Node, Rows
@@ -34,16 +34,16 @@ def count(node: Node) -> int | None:
     return len(node.of) if isinstance(node, Combined) and node.how == "list" else None
 
 
-def bound(node: Node, values: Sequence[Node]) -> Node:
-    """A table with a node in each of its places."""
+def bound(node: Node, leaf: Callable[[StoredRows], Node]) -> Node:
+    """A table with another node for each of its leaves."""
     made: dict[int, Node] = {}
 
     def of(one: Node) -> Node:
-        if isinstance(one, Input):
-            return values[one.index]
         if id(one) not in made:
             made[id(one)] = one
-            if isinstance(one, Concat | Join):
+            if isinstance(one, StoredRows):
+                made[id(one)] = leaf(one)
+            elif isinstance(one, Concat | Join):
                 made[id(one)] = replace(one, of=tuple(map(of, one.of)))
             elif isinstance(one, Take | Select):
                 made[id(one)] = replace(one, of=of(one.of))
@@ -53,140 +53,128 @@ def bound(node: Node, values: Sequence[Node]) -> Node:
 
 
 def resolve(node: Node, outcomes: Sequence[Outcome]) -> Node:
-    """A table over the outcomes of its calls: takes become rows of what they take from.
+    """A bound table over the outcomes of its calls: takes become rows of what they take from.
 
     Args:
         node: The table.
-        outcomes: Those of all places that it names.
+        outcomes: Those of all inputs that it names.
 
     Raises:
         RowIndexError: There is no row of a number.
         DispatchError: The columns of tables are joined whose rows differ in number.
     """
-    return _Resolving(outcomes).of(node)
+    made: dict[int, Node] = {}
+
+    def of(one: Node) -> Node:
+        if id(one) not in made:
+            made[id(one)] = _resolved(one, list(map(of, below(one))), outcomes)
+        return made[id(one)]
+
+    return of(node)
 
 
-class _Resolving:
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        self._outcomes = outcomes
-        self._made: dict[int, Node] = {}
-        self._names: dict[int, tuple[Node, frozenset[Hashable] | None]] = {}
-
-    def of(self, node: Node) -> Node:
-        if id(node) not in self._made:
-            self._made[id(node)] = self._resolved(node)
-        return self._made[id(node)]
-
-    def _resolved(self, node: Node) -> Node:
-        if isinstance(node, StoredRows):
-            if not isinstance(node.payload, Input):
-                return node
-            outcome = self._outcomes[node.payload.index]
-            return StoredRows(outcome.payload, node.rows, outcome.rows, outcome.columns)
-        if isinstance(node, Combined):
-            return self._combined(node)
-        if isinstance(node, Take):
-            of = self.of(node.of)
-            total = count(of)
-            return Take(of, node.rows) if total is None else part(of, rows_within(node.rows, total))
-        if isinstance(node, Select):
-            return Select(self.of(node.of), node.names)
-        if isinstance(node, Concat):
-            return self._concatenated(list(map(self.of, node.of)), node.results)
-        assert isinstance(node, Join), node
-        of_join = tuple(map(self.of, node.of))
-        counts = list(map(count, of_join))
-        counted = None not in counts
-        if counted and len(set(counts)) > 1:
-            raise DispatchError(f"join puts row next to row, and the values have {counts} rows: use as many in each")
-        return Join(of_join, counted)
-
-    def _combined(self, node: Combined) -> Node:
-        stored = [one for one in map(self.of, node.of) if isinstance(one, StoredRows)]
-        outcomes = [self._outcomes[one.payload.index] for one in node.of if isinstance(one.payload, Input)]
-        if node.once is not None and all(outcome.rows_given is None for outcome in outcomes):
-            stored, outcomes = [stored[i] for i in node.once], [outcomes[i] for i in node.once]
-        if node.how == "one":
-            return stored[0]
-        over, counts = node.over(outcomes), [outcome.rows for outcome in outcomes]
-        if node.how == "rows" and None not in counts and (not over.numbers or counts == list(map(len, over.numbers))):
-            made = self._concatenated(stored, node.name)
-            return part(made, order_back(over.numbers)) if over.numbers else made
-        return replace(over, of=tuple(stored), once=None)
-
-    def _concatenated(self, parts: Sequence[Node], results: str | None) -> Concat:
-        """The rows of resolved tables; a concatenation among them is taken apart, so that one that grows stays flat."""
-        flat: list[Node] = []
-        for one in parts:
-            inner = isinstance(one, Concat) and one.ends and one.order is None and one.results == results
-            flat += one.of if isinstance(one, Concat) and inner else (one,)
-        counts = [rows for rows in map(count, flat) if rows is not None]
-        ends = (0, *accumulate(counts)) if len(counts) == len(flat) else ()
-        kinds: dict[frozenset[Hashable] | None, int] = {}
-        of_each = tuple([kinds.setdefault(self._names_of(one), len(kinds)) for one in flat])
-        return Concat(tuple(flat), ends, None, results, of_each if len(kinds) > 1 else ())
-
-    def _names_of(self, node: Node) -> frozenset[Hashable] | None:
-        """The columns of a resolved table, where its type has columns; None elsewhere."""
-        if isinstance(node, StoredRows):
-            return None if node.names is None else frozenset(node.names)
-        if isinstance(node, Combined | Take | Input):
-            return None
-        if id(node) not in self._names:
-            every = list(map(self._names_of, node.of if isinstance(node, Concat | Join) else (node.of,)))
-            known = [names for names in every if names is not None]
-            found = frozenset[Any]().union(*known) if len(known) == len(every) else None
-            if isinstance(node, Select) and found is not None:
-                found = frozenset(node.names)
-            self._names[id(node)] = node, found
-        return self._names[id(node)][1]
+def _resolved(node: Node, of: Sequence[Node], outcomes: Sequence[Outcome]) -> Node:
+    """A node over nodes that are resolved."""
+    if isinstance(node, StoredRows):
+        if not isinstance(node.payload, Input):
+            return node
+        outcome = outcomes[node.payload.index]
+        return StoredRows(outcome.payload, node.rows, outcome.rows, outcome.columns)
+    if isinstance(node, Combined):
+        return _combined(node, of, outcomes)
+    if isinstance(node, Take):
+        total = count(of[0])
+        return Take(of[0], node.rows) if total is None else part(of[0], rows_within(node.rows, total))
+    if isinstance(node, Select):
+        return Select(of[0], node.names)
+    if isinstance(node, Concat):
+        return _concatenated(of, node.results)
+    counts = list(map(count, of))
+    if None not in counts and len(set(counts)) > 1:
+        raise DispatchError(f"join puts row next to row, and the values have {counts} rows: use as many in each")
+    return Join(tuple(of), None not in counts, _all_names(of))
 
 
-def part(node: Node, rows: Rows) -> Node:
-    """Some rows of a resolved table whose rows are counted: what one reader needs."""
-    return _Cutting().of(node, rows)
+def _combined(node: Combined, of: Sequence[Node], outcomes: Sequence[Outcome]) -> Node:
+    own = [outcomes[one.payload.index] for one in node.of if isinstance(one.payload, Input)]
+    stored = [one for one in of if isinstance(one, StoredRows)]
+    if node.once is not None and all(outcome.rows_given is None for outcome in own):
+        stored, own = [stored[i] for i in node.once], [own[i] for i in node.once]
+    if node.how == "one":
+        return stored[0]
+    over, counts = node.over(own), [outcome.rows for outcome in own]
+    if node.how == "rows" and None not in counts and (not over.numbers or counts == list(map(len, over.numbers))):
+        made = _concatenated(stored, node.name)
+        return part(made, order_back(over.numbers)) if over.numbers else made
+    return replace(over, of=tuple(stored), once=None)
 
 
-class _Cutting:
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, int], tuple[Rows, Node]] = {}
+def _concatenated(parts: Sequence[Node], results: str | None) -> Concat:
+    """The rows of resolved tables; a concatenation among them is taken apart, so that one that grows stays flat."""
+    flat: list[Node] = []
+    for one in parts:
+        inner = isinstance(one, Concat) and one.ends and one.order is None and one.results == results
+        flat += one.of if isinstance(one, Concat) and inner else (one,)
+    counts = [rows for rows in map(count, flat) if rows is not None]
+    ends = (0, *accumulate(counts)) if len(counts) == len(flat) else ()
+    kinds: dict[frozenset[Hashable] | None, int] = {}
+    of_each = tuple([kinds.setdefault(_names(one), len(kinds)) for one in flat])
+    return Concat(tuple(flat), ends, None, results, of_each if len(kinds) > 1 else (), _all_names(flat))
 
-    def of(self, node: Node, rows: Rows) -> Node:
-        key = id(node), id(rows)
-        if key not in self._made:
-            self._made[key] = rows, self._part(node, rows)
-        return self._made[key][1]
 
-    def _part(self, node: Node, rows: Rows) -> Node:
-        if isinstance(node, StoredRows):
-            return replace(node, rows=_picked(node.rows, rows))
-        if isinstance(node, Select):
-            return Select(self.of(node.of, rows), node.names)
-        if isinstance(node, Join):
-            return Join(tuple([self.of(one, rows) for one in node.of]), node.counted)
-        if isinstance(node, Combined):
-            return replace(node, of=tuple([node.of[row] for row in rows]))
-        assert isinstance(node, Concat), node
-        return self._concat(node, _picked(node.order, rows))
+def _names(node: Node) -> frozenset[Hashable] | None:
+    """The columns of a resolved table, where its type has columns; None elsewhere."""
+    if isinstance(node, Combined | Take):
+        return None
+    if isinstance(node, Select) and _names(node.of) is None:
+        return None
+    return None if node.names is None else frozenset(node.names)
 
-    def _concat(self, node: Concat, wanted: Rows) -> Concat:
-        """Rows of a concatenation; each table below is cut once, and a repeated row is read once."""
-        own = _runs(node.ends, wanted) if _is_run(wanted) else _scattered(node.ends, wanted)
-        kept = sorted([*own, *_empty(node, own)])
-        cut = [self.of(node.of[index], own.get(index, range(0))) for index in kept]
-        ends = (0, *accumulate([len(own.get(index, ())) for index in kept]))
-        order = None
-        if not _is_run(wanted):
-            first = dict(zip(kept, ends, strict=False))
-            place = {
-                node.ends[index] + row: first[index] + number
-                for index, rows in own.items()
-                for number, row in enumerate(rows)
-            }
-            order = compact(tuple([place[row] for row in wanted]))
-            order = None if order == range(ends[-1]) else order
-        kinds = tuple([node.kinds[index] for index in kept]) if node.kinds else ()
-        return Concat(tuple(cut), ends, order, node.results, kinds)
+
+def _all_names(of: Sequence[Node]) -> frozenset[Hashable] | None:
+    known = [names for names in map(_names, of) if names is not None]
+    return frozenset[Any]().union(*known) if len(known) == len(of) else None
+
+
+def part(node: Node, rows: Rows, made: dict[tuple[int, int], tuple[Rows, Node]] | None = None) -> Node:
+    """Some rows of a resolved table whose rows are counted: what one reader needs.
+
+    Args:
+        node: The table.
+        rows: Numbers of its rows.
+        made: The parts of nodes that were made so far, with their rows, by the ids of both.
+    """
+    made = {} if made is None else made
+    key = id(node), id(rows)
+    if key not in made:
+        made[key] = rows, _part(node, rows, made)
+    return made[key][1]
+
+
+def _part(node: Node, rows: Rows, made: dict[tuple[int, int], tuple[Rows, Node]]) -> Node:
+    if isinstance(node, StoredRows):
+        return replace(node, rows=_picked(node.rows, rows))
+    if isinstance(node, Select):
+        return Select(part(node.of, rows, made), node.names)
+    if isinstance(node, Join):
+        return replace(node, of=tuple([part(one, rows, made) for one in node.of]))
+    if isinstance(node, Combined):
+        return replace(node, of=tuple([node.of[row] for row in rows]))
+    assert isinstance(node, Concat), node
+    wanted = _picked(node.order, rows)  # each table below is cut once, and a repeated row is read once
+    own = _runs(node.ends, wanted) if _is_run(wanted) else _scattered(node.ends, wanted)
+    kept = sorted([*own, *_empty(node, own)])
+    cut = [part(node.of[index], own.get(index, range(0)), made) for index in kept]
+    ends = (0, *accumulate([len(own.get(index, ())) for index in kept]))
+    order = None
+    if not _is_run(wanted):
+        first = dict(zip(kept, ends, strict=False))
+        numbers = ((index, number, row) for index, rows in own.items() for number, row in enumerate(rows))
+        place = {node.ends[index] + row: first[index] + number for index, number, row in numbers}
+        order = compact(tuple([place[row] for row in wanted]))
+        order = None if order == range(ends[-1]) else order
+    kinds = tuple([node.kinds[index] for index in kept]) if node.kinds else ()
+    return Concat(tuple(cut), ends, order, node.results, kinds, node.names)
 
 
 def _is_run(rows: Rows) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.messages import Task
     from twinkle_remote.tables.nodes import Columns, Rows
-    from twinkle_remote.tables.transfers import Reading, TaskTransfer
+    from twinkle_remote.tables.transfers import TaskTransfer
 
 
 class TaskInputs:
@@ -65,19 +65,20 @@ class TaskInputs:
 
     def _lazy(self, slot: LazySlot) -> Any:
         if slot.index not in self._cache:
-            assert self._given is not None
-            self._cache[slot.index] = self._value(self._given.values[slot.index])
+            self._cache[slot.index] = self._value(slot)
         return self._cache[slot.index]
 
-    def _value(self, reading: Reading) -> Any:
+    def _value(self, slot: LazySlot) -> Any:
+        from twinkle_remote.errors import DispatchError
+        from twinkle_remote.tables.plan import count
         from twinkle_remote.tables.read import read  # no other call needs it
 
-        if reading.refusal is not None:
-            kind, text = reading.refusal
-            raise kind(text)
-        assert reading.node is not None
-        value = read(reading.node, self._fetch)
-        return self._cut(value) if reading.cut else value
+        assert self._given is not None
+        node = self._given.values[slot.index]
+        if isinstance(node, DispatchError):
+            raise type(node)(str(node))  # each task's own
+        value = read(node, self._fetch)
+        return self._cut(value) if slot.split and count(node) is None else value
 
     def _cut(self, value: Any) -> Any:
         """This rank's rows of a value whose rows are counted here."""

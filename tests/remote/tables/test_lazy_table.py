@@ -1,4 +1,4 @@
-"""Rows of many calls as one lazy result: it does all that a lazy result does, and names only its own pieces."""
+"""A table of rows of many calls does all that a lazy result does, and keeps only the results that it names."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from twinkle_remote import (
     Lazy,
     NotInitializedError,
     Replicate,
+    concat,
     get,
     on,
     remote_class,
     remote_function,
     session,
     submit,
+    take,
 )
-from twinkle_remote.lazy.assembled import ResultRows, assemble
 from twinkle_remote.lazy.lazy import call_of, source_of
+from twinkle_remote.tables.lazy_table import rows_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,22 +111,23 @@ def call(lazy: Any) -> PendingCall:
     return call_of(lazy)
 
 
-def rows(lazy: Any, rank: int, start: int, stop: int) -> ResultRows:
-    return ResultRows(call(lazy), rank, start, stop)
+def rows(lazy: Any, rank: int, start: int, stop: int) -> Any:
+    """Rows of what one rank returned."""
+    return take(rows_of_ranks(call(lazy), [rank]), slice(start, stop))
 
 
 def test_it_does_what_a_lazy_result_does(makers: tuple[Maker, Maker]) -> None:
     two, three = makers
     first, second = submit(two.rows, [1, 2, 3, 4]), submit(three.rows, [5, 6, 7])
-    lazy = assemble([rows(second, 2, 0, 1), rows(first, 0, 1, 2), rows(first, 1, 0, 2), rows(second, 0, 0, 1)])
+    lazy = concat([rows(second, 2, 0, 1), rows(first, 0, 1, 2), rows(first, 1, 0, 2), rows(second, 0, 0, 1)])
     want = [7, 2, 3, 4, 5]
     lazy.wait(60.0)
-    assert lazy.done() and "5 rows of 2 calls (Maker.rows)" in repr(lazy) and repr(lazy).endswith("done>")
+    assert lazy.done() and "a table of Maker.rows" in repr(lazy) and repr(lazy).endswith("done>")
     assert lazy.result() == want and len(lazy) == 5 and list(lazy) == want and lazy[1:3] == [2, 3] and lazy == want
     assert get({"a": [lazy]}) == {"a": [want]} and type(lazy) is Lazy
 
     async def use() -> Any:
-        return await assemble([rows(first, 0, 0, 2)])
+        return await concat([rows(first, 0, 0, 2)])
 
     assert asyncio.run(use()) == [1, 2]
     assert two.whole(lazy) == want and two.whole({"x": [Holder(lazy)]}).result() == {"x": [Holder(want)]}
@@ -153,7 +156,7 @@ def test_it_is_handed_over_as_the_rows_that_it_stands_for(data: st.DataObject) -
             start, stop = sorted((data.draw(st.integers(0, len(own))), data.draw(st.integers(0, len(own)))))
             pieces.append(rows(made, rank, start, stop))
             want += own[start:stop]
-        lazy = assemble(pieces)
+        lazy = concat(pieces)
         used = submit(three.given, lazy)
         OPEN.set()
         assert used.result() == get(three.given(want))
@@ -163,7 +166,7 @@ def test_it_is_handed_over_as_the_rows_that_it_stands_for(data: st.DataObject) -
 def test_it_waits_for_all_and_tells_the_call_that_failed(makers: tuple[Maker, Maker]) -> None:
     two, three = makers
     good, held, bad = submit(three.rows, [1, 2, 3]), submit(two.later, [4, 5]), submit(three.fails, [6, 7, 8])
-    lazy = assemble([rows(good, 0, 0, 1), rows(held, 0, 0, 1), rows(bad, 1, 0, 1)])
+    lazy = concat([rows(good, 0, 0, 1), rows(held, 0, 0, 1), rows(bad, 1, 0, 1)])
     with pytest.raises(KeyError, match=r"Maker\.fails failed on three\[") as caught:
         lazy.wait(60.0)  # at once, although another call is still running
     assert "no 6" in str(caught.value) or "no 7" in str(caught.value) or "no 8" in str(caught.value)
@@ -176,10 +179,10 @@ def test_it_waits_for_all_and_tells_the_call_that_failed(makers: tuple[Maker, Ma
 def test_it_is_late_when_a_call_is(makers: tuple[Maker, Maker]) -> None:
     two, three = makers
     held, late = submit(two.later, [4, 5]), submit(three.late, [1, 2, 3])
-    lazy = assemble([rows(held, 0, 0, 1), rows(late, 0, 0, 1)])
+    lazy = concat([rows(held, 0, 0, 1), rows(late, 0, 0, 1)])
     with pytest.raises(CallTimeoutError, match=r"Maker\.late on three"):
         lazy.wait()
-    lazy = assemble([rows(held, 0, 0, 1), rows(submit(two.later, [4, 5]), 0, 0, 1)])
+    lazy = concat([rows(held, 0, 0, 1), rows(submit(two.later, [4, 5]), 0, 0, 1)])
     with pytest.raises(CallTimeoutError, match=r"Maker\.later on two\[2\].*0\.1 s"):
         lazy.wait(0.1)
     OPEN.set()
@@ -192,7 +195,7 @@ def test_it_keeps_the_results_that_it_names(makers: tuple[Maker, Maker]) -> None
     made = submit(makers[0].big)
     made.wait()
     seen = weakref.ref(call(made).outcome(0).payload)
-    lazy = assemble([rows(made, 0, 1, 3)])
+    lazy = concat([rows(made, 0, 1, 3)])
     del made
     gc.collect()
     assert seen() is not None and lazy.result() == [1, 2]
@@ -203,16 +206,14 @@ def test_it_keeps_the_results_that_it_names(makers: tuple[Maker, Maker]) -> None
 
 def test_rows_of_parts_and_of_nothing(makers: tuple[Maker, Maker]) -> None:
     two, _ = makers
-    with pytest.raises(ValueError, match="no pieces"):
-        assemble([])
     parts, made = submit(two.columns, [1, 2]), submit(two.rows, [1, 2, 3])
-    assert assemble([rows(parts, 1, 0, 1)]).result() == tuple(part[1:] for part in parts.result())
-    assert assemble([rows(made, 0, 0, 0)]).result() == []
+    assert concat([rows(parts, 1, 0, 1)]).result() == tuple(part[1:] for part in parts.result())
+    assert concat([rows(made, 0, 0, 0)]).result() == []
 
 
 def test_after_the_session_it_says_so() -> None:
     with session("threads", groups=[DeviceGroup("two", 2, "CPU")]):
         made = submit(on("two", TWO).create(Maker).rows, [1, 2])
-        lazy = assemble([rows(made, 0, 0, 1), rows(made, 1, 0, 1)])
+        lazy = concat([rows(made, 0, 0, 1), rows(made, 1, 0, 1)])
     with pytest.raises(NotInitializedError):
         lazy.result()
