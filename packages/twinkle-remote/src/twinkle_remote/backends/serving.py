@@ -20,12 +20,12 @@ from twinkle_remote.component.construct import (
 from twinkle_remote.component.method import SPECIAL, check_arguments, positional_names, step_options
 from twinkle_remote.context import called_from, ping
 from twinkle_remote.lazy.lazy import CallResult
+from twinkle_remote.lazy.table import known_rows
 from twinkle_remote.protocol.messages import Call
 from twinkle_remote.protocol.spec import NAMES, FunctionSpec, options_of
 from twinkle_remote.serving import DRAIN_SECONDS, ServeOptions
 from twinkle_remote.sessions.session import Runtime as ServedSession
 from twinkle_remote.sessions.session import running as running_session
-from twinkle_remote.tables.lazy_table import known_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -310,7 +310,7 @@ def _costs(value: Any) -> Sequence[float] | None:
     """The costs of the rows of the argument by which a call is divided; those of a lazy one are waited for."""
     if not isinstance(value, Lazy):
         return costs_of(value)
-    from twinkle_remote.tables.lazy_table import costs_of_lazy  # few calls divide plain arguments by lazy ones
+    from twinkle_remote.lazy.table import costs_of_lazy  # few calls divide plain arguments by lazy ones
 
     return costs_of_lazy(value)
 

@@ -1,1 +1,1 @@
-"""Lazy results: what they stand for, how they act as their values, and `get`."""
+"""Lazy results: what they stand for, tables of them, how they act as their values, and `get`."""

@@ -12,13 +12,13 @@ from twinkle_remote.component.method import bind
 from twinkle_remote.context import call_line, ping
 from twinkle_remote.errors import CollectError
 from twinkle_remote.lazy.lazy import Lazy
+from twinkle_remote.lazy.table import rows_of_ranks
 from twinkle_remote.protocol.messages import Call, Replicated, component_of
 from twinkle_remote.protocol.spec import SPEC, FunctionSpec, by_rank_options, concurrency_of, data_peers
 from twinkle_remote.rows.cut import may_have_rows, rows_of, take
 from twinkle_remote.sessions.weights import WorkersOf
 from twinkle_remote.streams.schedule import StageRule
 from twinkle_remote.streams.source import PlacedRows
-from twinkle_remote.tables.lazy_table import rows_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.lazy.lazy import Lazy
+from twinkle_remote.lazy.table import known_rows
 from twinkle_remote.rows.cut import rows_of
 from twinkle_remote.streams.schedule import Delivered
 from twinkle_remote.streams.source import PlacedRows, gathered
 from twinkle_remote.streams.stages import PlainStage, check_rows
-from twinkle_remote.tables.lazy_table import known_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,9 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 from twinkle_remote.lazy.lazy import Lazy
+from twinkle_remote.lazy.table import rows_of_lazy
 from twinkle_remote.rows.columns import count_rows
 from twinkle_remote.sessions.seeding import session_seed
-from twinkle_remote.tables.lazy_table import rows_of_lazy
 from twinkle_remote.tables.operations import take
 
 if TYPE_CHECKING:

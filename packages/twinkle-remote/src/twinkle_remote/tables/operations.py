@@ -10,11 +10,11 @@ from twinkle_remote.call.send import part_of, start
 from twinkle_remote.context import call_line
 from twinkle_remote.errors import DispatchError, NotInitializedError
 from twinkle_remote.lazy.lazy import CallResult, Lazy, lazy_over, source_of
+from twinkle_remote.lazy.table import Table, node_of, table_of
 from twinkle_remote.protocol.messages import Call
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.columns import concatenated, joined, selected, taken
 from twinkle_remote.rows.cut import row_numbers
-from twinkle_remote.tables.lazy_table import Table, node_of, table_of
 from twinkle_remote.tables.nodes import Concat, Join, RankResult, Select, StoredRows, Take
 
 if TYPE_CHECKING:

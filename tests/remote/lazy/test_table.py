@@ -29,7 +29,7 @@ from twinkle_remote import (
     take,
 )
 from twinkle_remote.lazy.lazy import call_of, source_of
-from twinkle_remote.tables.lazy_table import rows_of_ranks
+from twinkle_remote.lazy.table import rows_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,48 +53,38 @@ class Big(list[Any]):
 
 @remote_class()
 class Maker:
-    """Makes rows, and takes them."""
-
     @remote_function(dispatch="slice_dp", collect="flatten")
     def rows(self, rows: Any) -> Any:
-        """Its rows."""
         return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def later(self, rows: Any) -> Any:
-        """Its rows, when the gate is open."""
         assert OPEN.wait(60.0)
         return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten", timeout=0.2)
     def late(self, rows: Any) -> Any:
-        """Its rows, when the gate is open, and late then."""
         assert OPEN.wait(60.0)
         return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def fails(self, rows: Any) -> Any:
-        """A failure."""
         raise KeyError(f"no {rows[0]}")
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def columns(self, rows: list[int]) -> tuple[list[int], list[int]]:
-        """Two columns."""
         return rows, rows
 
     @remote_function(dispatch="all", collect="first")
     def big(self) -> Any:
-        """Rows that can be seen to be freed."""
         return Big(range(4))
 
     @remote_function(dispatch="slice_dp", collect="none")
     def given(self, value: Any, rest: Any = None) -> Any:
-        """What each worker was given."""
         return value, rest
 
     @remote_function(dispatch="all", collect="first")
     def whole(self, value: Any) -> Any:
-        """What a worker was given, whole."""
         return value
 
 
