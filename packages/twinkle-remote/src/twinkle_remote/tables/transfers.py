@@ -70,7 +70,7 @@ class TransferPlan:
     numbers: tuple[Rows, ...] | None = None
 
     def transfers(self, outcomes: Sequence[Outcome]) -> Sequence[TaskTransfer]:
-        """What each distinct task of the call reads; all arguments that are split have one number of rows.
+        """Return what each distinct task of the call reads; all arguments that are split have one number of rows.
 
         Where only the value of the first one shows its rows, these are divided by their number, whatever they cost.
 
