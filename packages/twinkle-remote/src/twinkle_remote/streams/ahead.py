@@ -14,8 +14,8 @@
     a WeightSync that       nothing               `lock`: it begins no call     the end of the engine's step
     publishes                                     meanwhile
 
-The loop and the thread share two things: queues, and `version`, a number that only the publisher writes. So Ctrl-C may
-come at any line of the loop: the stream then closes the engine, and loads the state before that `next` again.
+The loop and the thread share two things: queues, and the version in `stats`, which only the publisher writes. So Ctrl-C
+may come at any line of the loop: the stream then closes the engine, and loads the state before that `next` again.
 
 For each row that is not gone, `_given` has its batch of the source and its place there; `_made` has what the latest
 stage made. A call begins only with rows that the stage before it has made: what failed is never handed on.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.recovery import Recovery
     from twinkle_remote.streams.schedule import Rules, StageCall
     from twinkle_remote.streams.stages import Stage
-    from twinkle_remote.streams.stats import Record
+    from twinkle_remote.streams.stats import StreamStats
 
     Answers = SimpleQueue[tuple[Any, Delivered] | Literal["read"] | BaseException]
 
@@ -81,34 +81,24 @@ class AheadEngine:
     Args:
         stages: At least one; that of `keep=` comes after the others.
         rules: The options; `ahead` is above 0.
-        record: Where rows are counted.
+        stats: Where rows are counted; the publisher sets its version.
         recovery: The data ranks that are lost.
         first: Position of the first row.
-        version: The version now.
         line: Of the user's code that made the stream, for messages.
 
     Attributes:
-        version: The version now; the publisher sets it.
         lock: Held while a call begins or ends; whoever holds it keeps the stream from beginning anything.
     """
 
     works_ahead = True
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        rules: Rules,
-        record: Record,
-        recovery: Recovery,
-        *,
-        first: int,
-        version: int,
-        line: str,
+        self, stages: Sequence[Stage], rules: Rules, stats: StreamStats, recovery: Recovery, first: int, line: str
     ) -> None:
-        self.version, self.lock = version, threading.RLock()
-        self._stages, self._record, self._recovery, self._line = stages, record, recovery, line
+        self.lock = threading.RLock()
+        self._stages, self._stats, self._recovery, self._line = stages, stats, recovery, line
         pools, of_stage = rules_of(stages)
-        self._schedule = Schedule(rules, pools, of_stage, first=first, version=version, stats=record.sums)
+        self._schedule = Schedule(rules, pools, of_stage, first=first, version=stats.version, stats=stats)
         for lost in recovery.lost():
             self._schedule.set_usable(*lost, usable=False)
         self._given: dict[int, tuple[PlacedRows, int]] = {}
@@ -125,7 +115,7 @@ class AheadEngine:
             threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True)
             for run, name in ((self._run, "twinkle-stream"), (self._run_plain, "twinkle-stream-stage"))
         )
-        recovery.wake = partial(self._inbox.put, None)
+        recovery.wake = self.wake
 
     # the loop's side
 
@@ -175,15 +165,14 @@ class AheadEngine:
             lines.append(f"{name} has been at row {work.call.rows[0]} for {seconds:.0f} s{text}")
         return "\n".join(lines)
 
-    def publish(self, version: int) -> None:
-        """A version was published; the schedule knows it before it decides anything more."""
-        self.version = version
+    def wake(self) -> None:
+        """A version was published, or a lost data rank is back: it is known before anything more is decided."""
         self._inbox.put(None)
 
     def close(self) -> None:
         """End the threads, and cancel async calls; others end by themselves, and nothing waits for them."""
         self._closed = True
-        self._inbox.put(None)
+        self.wake()
         self._plain.put(None)
         is_idle = not any(work.pending is None for work in list(self._at_work.values()))
         for thread in (self._thread, self._plain_thread) if is_idle else (self._thread,):
@@ -240,8 +229,8 @@ class AheadEngine:
         if self._recovery.runtime.closed:
             raise NotInitializedError("the session ended while a stream was open: close the stream before shutdown")
         schedule = self._schedule
-        if self.version > schedule.version:
-            schedule.publish(self.version)
+        if self._stats.version > schedule.version:
+            schedule.publish(self._stats.version)
         if self._asked is not None:
             schedule.ask()
         for message in messages:
@@ -344,9 +333,8 @@ class AheadEngine:
         del self._at_work[work.call]
         if not work.late:
             self._schedule.over(work.call.stage, work.call.rank)
-        if work.call.stage < len(self._record.stages):  # `keep=` has no metrics
-            seconds = time.perf_counter() - work.began if work.pending is None else work.pending.record.run_seconds
-            self._record.ran(work.call.stage, len(work.call.rows), seconds)
+        seconds = time.perf_counter() - work.began if work.pending is None else work.pending.record.run_seconds
+        self._stats.ran(work.call.stage, len(work.call.rows), seconds)
 
     def _failed(self, call: StageCall, error: Exception, stage: int | None = None) -> None:
         """A stage raised: for the second time for its row this ends the stream, or the row is skipped."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 _LAGS = 8  # lags that the table shows one by one
 
@@ -32,13 +32,16 @@ class StageStats:
 class StreamStats:
     """Metrics of a stream since it was made or a state was loaded; `print` shows them as a table.
 
+    The stream's own are changed while it runs, each number by one thread, and `snapshot` gives those of a program.
+
     Attributes:
+        stages: The metrics of each stage, by name; a name that comes again has its number.
+        version: Version of the weights now.
         seconds: Seconds since the request of the first batch, without the time between epochs.
+        waited_seconds: Seconds of these in which the loop waited for a batch, and read the source.
+        read_seconds: Seconds in which it read the source.
         batches: Batches that the loop got.
         versions: Versions that were published.
-        stages: The metrics of each stage, by name.
-        waiting: Share of the loop's time in which it waited for rows, in [0, 1].
-        reading: Share of its time in which it read the source.
         lag: Number of rows that the loop got, by their lag in versions.
         redone: Rows that were made again because a worker was lost.
         dropped: Rows that were too old under `stale="drop"`.
@@ -46,17 +49,29 @@ class StreamStats:
         refused: Rows that `keep=` did not keep.
     """
 
+    stages: Mapping[str, StageStats] = field(default_factory=dict)
+    version: int = 0
     seconds: float = 0.0
+    waited_seconds: float = 0.0
+    read_seconds: float = 0.0
     batches: int = 0
     versions: int = 0
-    stages: Mapping[str, StageStats] = field(default_factory=dict)
-    waiting: float = 0.0
-    reading: float = 0.0
     lag: Counter[int] = field(default_factory=Counter)
     redone: int = 0
     dropped: int = 0
     skipped: int = 0
     refused: int = 0
+    _since: float | None = field(default=None, repr=False)  # the request of the epoch's first batch
+
+    @property
+    def waiting(self) -> float:
+        """The share of the loop's time in which it waited for rows, in [0, 1]."""
+        return max(0.0, self.waited_seconds - self.read_seconds) / (self.seconds or 1.0)
+
+    @property
+    def reading(self) -> float:
+        """The share of the loop's time in which it read the source, in [0, 1]."""
+        return self.read_seconds / (self.seconds or 1.0)
 
     @property
     def rows(self) -> int:
@@ -97,55 +112,32 @@ class StreamStats:
         left_out = f"dropped {self.dropped:,}, skipped {self.skipped:,}, refused {self.refused:,}"
         return "\n".join([*lines, f"rows made again {self.redone:,}, {left_out}"])
 
-
-class Record:
-    """Counts and times of a stream; each number is changed by one thread.
-
-    Args:
-        stages: Name and data ranks of each stage.
-
-    Attributes:
-        sums: The counts; its times and shares are those of `stats`.
-        stages: The sums of each stage; a name that comes again has its number.
-    """
-
-    def __init__(self, stages: Sequence[tuple[str, int]]) -> None:
-        named: dict[str, StageStats] = {}
-        for name, ranks in stages:
-            again = sum(one.partition(" #")[0] == name for one in named)
-            named[f"{name} #{again + 1}" if again else name] = StageStats(ranks)
-        self.sums, self.stages = StreamStats(stages=named), list(named.values())
-        self._waited = self._read = self._before = 0.0
-        self._since: float | None = None  # the request of the epoch's first batch
-
-    def read(self, began: float) -> None:
-        """The loop has read the source since then, by `perf_counter`."""
-        self._read += time.perf_counter() - began
-
     def answered(self, asked: float, *, over: bool) -> None:
         """The loop, which has asked then, has its batch; or its error, or the end of the epoch."""
         now = time.perf_counter()
         since = asked if self._since is None else self._since
-        self._waited += now - asked
+        self.waited_seconds += now - asked
+        self.batches += not over
+        self.seconds += now - since if over else 0.0
         self._since = None if over else since
-        if over:
-            self._before += now - since
-        else:
-            self.sums.batches += 1
 
     def ran(self, stage: int, rows: int, seconds: float) -> None:
-        """A call of a stage is over."""
-        self.stages[stage].rows += rows
-        self.stages[stage].busy_seconds += seconds
+        """A call of a stage is over; that of `keep=` is not counted."""
+        for own in list(self.stages.values())[stage : stage + 1]:
+            own.rows += rows
+            own.busy_seconds += seconds
 
-    def stats(self) -> StreamStats:
+    def snapshot(self) -> StreamStats:
         """The metrics now."""
-        seconds = self._before + (0.0 if self._since is None else time.perf_counter() - self._since)
-        return replace(
-            self.sums,
-            seconds=seconds,
-            stages={name: replace(stage) for name, stage in self.sums.stages.items()},
-            waiting=max(0.0, self._waited - self._read) / (seconds or 1.0),
-            reading=self._read / (seconds or 1.0),
-            lag=self.sums.lag.copy(),
-        )
+        now = self.seconds + (0.0 if self._since is None else time.perf_counter() - self._since)
+        stages = {name: replace(stage) for name, stage in self.stages.items()}
+        return replace(self, seconds=now, stages=stages, lag=self.lag.copy(), _since=None)
+
+
+def stats_of(stages: Iterable[tuple[str, int]], version: int = 0) -> StreamStats:
+    """The metrics of a stream that begins, of stages with a name and a number of data ranks each."""
+    named: dict[str, StageStats] = {}
+    for name, ranks in stages:
+        again = sum(one.partition(" #")[0] == name for one in named)
+        named[f"{name} #{again + 1}" if again else name] = StageStats(ranks)
+    return StreamStats(named, version)

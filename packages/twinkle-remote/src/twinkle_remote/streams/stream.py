@@ -21,7 +21,7 @@ from twinkle_remote.streams.recovery import Recovery
 from twinkle_remote.streams.schedule import Rules
 from twinkle_remote.streams.source import FORMAT, RowsInfo, RowSource
 from twinkle_remote.streams.stages import PlainStage, RemoteStage, rules_of, stage_of
-from twinkle_remote.streams.stats import Record
+from twinkle_remote.streams.stats import stats_of
 from twinkle_remote.streams.synchronous import SynchronousEngine
 
 if TYPE_CHECKING:
@@ -68,13 +68,12 @@ class Stream:
         self._components: Sequence[Component] = [*own, *called]
         self._source = RowSource(source)
         self._recovery: Recovery | None = None
-        self._version = 0
         self._loaded = 0  # version of the state that was loaded, until the first row after it
         self._batch: Sequence[int] = ()  # the rows that the loop has
         self._info: RowsInfo | None = None
         self._ended = self._closed = False  # the epoch is over: the next `for` begins another one
         self._final: dict[str, Any] | None = None  # state of a closed stream
-        self._record = self._new_record()
+        self._stats = self._new_stats()
 
     def __iter__(self) -> Stream:
         if self._ended:
@@ -106,12 +105,12 @@ class Stream:
             value, batch = engine.next(self._read)
             over = not batch.rows
         finally:
-            self._record.answered(asked, over=over)
+            self._stats.answered(asked, over=over)
         self._source.let_go(batch.gone)
         self._ended = over
         if not over:
             indices, epoch = self._source.numbers(batch.rows)
-            lag = [engine.version - begun for begun in batch.begun]
+            lag = [self._stats.version - begun for begun in batch.begun]
             self._info = RowsInfo(batch.begun, batch.ended, lag, indices, epoch)
             if isinstance(value, Lazy):
                 set_rows_info(value, self._info)
@@ -122,13 +121,13 @@ class Stream:
         try:
             return self._source.read()
         finally:
-            self._record.read(began)
+            self._stats.read_seconds += time.perf_counter() - began
 
     def _running(self) -> AheadEngine | SynchronousEngine:
         if self._closed:
             raise ValueError("the stream is closed: make another one, and give it the state with load_state_dict")
         if self._engine is None:
-            self._version, self._loaded = self._first_version(), 0
+            self._stats.version, self._loaded = self._first_version(), 0
             self._engine = self._new_engine()
             runtime = active()
             if runtime is not None:
@@ -136,18 +135,18 @@ class Stream:
         return self._engine
 
     def _new_engine(self) -> AheadEngine | SynchronousEngine:
-        stages, version = [*self._stages, *self._keep], self._version
+        stages = [*self._stages, *self._keep]
         if not (self._rules.ahead and self._stages and _runs_ahead(self._rules.ahead)):
-            return SynchronousEngine(stages, self._rules, self._record, version)
+            return SynchronousEngine(stages, self._rules, self._stats)
         if self._recovery is None or self._recovery.runtime is not running():
             of_stage = zip(rules_of(stages)[1], stages, strict=True)
             remote = [(rule.pool, stage) for rule, stage in of_stage if isinstance(stage, RemoteStage)]
             self._recovery = Recovery(remote, running())
-        first, line = self._source.next_row, self._line
-        return AheadEngine(stages, self._rules, self._record, self._recovery, first=first, version=version, line=line)
+        return AheadEngine(stages, self._rules, self._stats, self._recovery, self._source.next_row, self._line)
 
-    def _new_record(self) -> Record:
-        return Record([(one.name, len(one.peers) if isinstance(one, RemoteStage) else 1) for one in self._stages])
+    def _new_stats(self, version: int = 0) -> StreamStats:
+        ranks = (len(stage.peers) if isinstance(stage, RemoteStage) else 1 for stage in self._stages)
+        return stats_of(zip([stage.name for stage in self._stages], ranks, strict=True), version)
 
     @property
     def info(self) -> RowsInfo | None:
@@ -156,14 +155,14 @@ class Stream:
 
     def stats(self) -> StreamStats:
         """Metrics since the stream was made or a state was loaded; `print` shows them as a table."""
-        return self._record.stats()
+        return self._stats.snapshot()
 
     # versions
 
     @property
     def version(self) -> int:
         """The current version of the weights: the version that was published last."""
-        return self._version if self._engine is None else self._engine.version
+        return self._stats.version
 
     def publish(self, version: int | None = None) -> int:
         """Publish that the stages have new weights; a WeightSync into a stage's component does so by itself.
@@ -180,11 +179,10 @@ class Stream:
         number = self.version + 1 if version is None else version
         if number <= self.version:
             raise ValueError(f"version={version} is not above the last one, {self.version}")
-        self._record.sums.versions += 1
-        if self._engine is None:
-            self._version = number
-        else:
-            self._engine.publish(number)
+        self._stats.versions += 1
+        self._stats.version = number
+        if self._engine is not None:
+            self._engine.wake()
         return number
 
     def runs_on(self, component: Component) -> bool:
@@ -202,7 +200,7 @@ class Stream:
 
     def held(self) -> AbstractContextManager[object]:
         """A block in which no row is begun, for a WeightSync that publishes a version."""
-        return self._engine.lock if isinstance(self._engine, AheadEngine) else nullcontext()
+        return nullcontext() if self._engine is None else self._engine.lock
 
     def weights_arrived(self, version: int | None) -> None:
         """The stages have new weights; a version that arrives after a later one counts as the next one."""
@@ -216,7 +214,7 @@ class Stream:
         """
         runtime = active()
         if runtime is None:
-            return self._version
+            return self.version
         found = [(component, source) for component in self._components for source in runtime.weights.of(component)]
         latest = max((source.given for _, source in found), default=0)
         for component, source in found:
@@ -226,7 +224,7 @@ class Stream:
                     f"{component.group!r} was given {f'version {source.given}' if source.given else 'no weights'} "
                     "since: load the state of the WeightSync too, and call it before the first row"
                 )
-        return max(self._version, latest)
+        return max(self.version, latest)
 
     # the state
 
@@ -256,8 +254,8 @@ class Stream:
         self._final, self._closed = dict(state), True  # until all of it is loaded
         self._leave()
         self._source.load(state)
-        self._version = self._loaded = state["version"]
-        self._record, self._batch, self._info = self._new_record(), (), None
+        self._loaded = state["version"]
+        self._stats, self._batch, self._info = self._new_stats(self._loaded), (), None
         self._ended, self._closed, self._final = False, False, None
 
     def close(self) -> None:
@@ -276,7 +274,6 @@ class Stream:
     def _leave(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            self._version = engine.version
             engine.close()
         runtime = active()
         if runtime is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.lazy.lazy import Lazy
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from twinkle_remote.streams.schedule import Rules
     from twinkle_remote.streams.source import SourceBatch
     from twinkle_remote.streams.stages import Stage
-    from twinkle_remote.streams.stats import Record
+    from twinkle_remote.streams.stats import StreamStats
 
     Row = tuple[int, tuple[PlacedRows, int]]  # its position, and where it is
 
@@ -29,10 +30,10 @@ _log = logging.getLogger("twinkle.remote")
 class SynchronousEngine:
     """Makes a batch when the loop asks for it, by whole calls of the stages; the last one may be that of `keep=`."""
 
-    works_ahead = False
+    works_ahead, lock = False, nullcontext()
 
-    def __init__(self, stages: Sequence[Stage], rules: Rules, record: Record, version: int) -> None:
-        self._stages, self._rules, self._record, self.version = stages, rules, record, version
+    def __init__(self, stages: Sequence[Stage], rules: Rules, stats: StreamStats) -> None:
+        self._stages, self._rules, self._stats = stages, rules, stats
         self._left: list[Row] = []  # rows that were read
         self._error: Exception | None = None  # of the source
         self._unchecked: list[tuple[Lazy[Any], str, int]] = []  # results for the last batch, and the rows of each
@@ -41,7 +42,7 @@ class SynchronousEngine:
         """The next batch; without rows at the end of the epoch."""
         self._check_results()
         made, gone, used = list["Row"](), list[int](), 0
-        wanted, version = self._rules.rows, self.version
+        wanted, version = self._rules.rows, self._stats.version
         while not made or (wanted and len(made) < wanted):
             missing = wanted and wanted - len(made)
             self._fill(read, used + (missing or 1))
@@ -54,8 +55,8 @@ class SynchronousEngine:
             error, self._error = self._error, None
             raise error
         del self._left[:used]  # if a stage raised, the next batch begins with these rows again
-        self._record.sums.lag[self.version - version] += len(made)
-        begun, ended = [version] * len(made), [self.version] * len(made)
+        self._stats.lag[self._stats.version - version] += len(made)
+        begun, ended = [version] * len(made), [self._stats.version] * len(made)
         return gathered([found for _, found in made]), Delivered([row for row, _ in made], begun, ended, gone)
 
     def _fill(self, read: Callable[[], SourceBatch | None], rows: int) -> None:
@@ -81,7 +82,7 @@ class SynchronousEngine:
             if not again:
                 return [one for row in rows for one in self._make([row], gone, again=True)]
             _log.warning("row %d of the stream is skipped: %s: %s", rows[0][0], type(error).__name__, error)
-            self._record.sums.skipped += 1
+            self._stats.skipped += 1
             gone.append(rows[0][0])
             return []
 
@@ -93,14 +94,14 @@ class SynchronousEngine:
                 continue
             began = time.perf_counter()
             value = stage.function(value)
-            self._record.ran(index, count, time.perf_counter() - began)
+            self._stats.ran(index, count, time.perf_counter() - began)
             if isinstance(value, Lazy):
                 self._unchecked.append((value, stage.name, count))
                 if self._rules.on_error == "skip":
                     value.wait()
             elif (made := rows_of(value, stage.name)) is not None or isinstance(stage, PlainStage):
                 check_rows(stage.name, made, count)  # a launched process that is not rank 0 may have None
-        self._record.sums.refused += len(refused)
+        self._stats.refused += len(refused)
         gone += [rows[place][0] for place in refused]
         whole = PlacedRows(value, count)
         return [(row, (whole, place)) for place, (row, _) in enumerate(rows) if place not in refused]
@@ -112,9 +113,8 @@ class SynchronousEngine:
             if value.done() and (made := known_rows(value)) is not None:
                 check_rows(name, made, rows)
 
-    def publish(self, version: int) -> None:
+    def wake(self) -> None:
         """A version was published."""
-        self.version = version
 
     def close(self) -> None:
         """End the engine: the loop has all that is at work."""
