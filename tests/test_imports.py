@@ -46,7 +46,6 @@ FACES = {
         "twinkle_remote.protocol",
         "twinkle_remote.rows",
         "twinkle_remote.backends.support",
-        "twinkle_remote.backends.serving",
     ),
     "twinkle_data": ("twinkle_data",),
     "twinkle_ray": ("twinkle_ray",),

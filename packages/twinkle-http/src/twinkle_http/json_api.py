@@ -1,43 +1,27 @@
 """JSON for other languages: components are built, called and released by their ids.
 
 The signature of each function becomes a msgspec struct, which reads and checks its keyword arguments; parameters that
-go by place alone are left out. Each request runs in a thread of its own. A component that was built here lives as
-long as requests for it come: JSON has no sign of life.
+go by place alone are left out. A component that is built here is a client of its own: it lives as long as requests for
+it come, because JSON has no sign of life.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import secrets
 import sys
-import time
 from functools import lru_cache, partial
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from twinkle_http.gate import RefusedError, stops
-from twinkle_http.server.components import placement
-from twinkle_http.server.ends import result_of
-from twinkle_http.types import annotations_of
-from twinkle_http.wire import MOST_HEAD_BYTES
+from twinkle_http.gate import RefusedError
+from twinkle_http.server.calls import result_of
+from twinkle_http.server.components import remote_function, remote_names
+from twinkle_http.types import annotations_of, constructor_parameters
 from twinkle_mesh import DeviceMesh
-from twinkle_remote import release
-from twinkle_remote.backends.serving import (
-    GROUP,
-    INSTANCE,
-    MESH,
-    CallResult,
-    called_from,
-    check_all_ended,
-    constructor_signature,
-    remote_function,
-    remote_names,
-    start,
-    unintercepted,
-)
+from twinkle_remote.backends.support import Lazy, called_from
 from twinkle_remote.errors import (
     CallTimeoutError,
     DispatchError,
@@ -49,14 +33,14 @@ from twinkle_remote.protocol import component_of, is_component_type
 from twinkle_remote.rows import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from twinkle_http.server.calls import Calls
     from twinkle_http.server.clients import Clients
-    from twinkle_http.server.components import Components, Key, ServedComponent
-    from twinkle_http.server.ends import Ends
-    from twinkle_remote.backends.serving import ServedSession
+    from twinkle_http.server.components import Components, ServedComponent
 
-LEASES = 10  # a component without a request for so many leases is released
+T = TypeVar("T")
+_LEASES = 10.0  # a component without a request for so many leases is released
 _MOST_CHARACTERS = 2000  # of an error
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 _STATUS: Mapping[type[Exception], int] = {
@@ -69,58 +53,31 @@ _STATUS: Mapping[type[Exception], int] = {
 }
 
 
-class _Request(NamedTuple):
+class JsonRequest(NamedTuple):
+    """A request, after the gate: its tenant, its id, and its body."""
+
     tenant: str
     id: str
     body: bytes
 
-    @property
-    def line(self) -> str:
-        """The line of its caller, for errors."""
-        return f"JSON, request {self.id}"
-
 
 class JsonApi:
-    """Answers the requests in JSON, with a body of at most `most` bytes each."""
+    """Answers the requests in JSON.
 
-    def __init__(self, session: ServedSession, components: Components, clients: Clients, ends: Ends, most: int) -> None:
-        self._session, self._components, self._clients, self._ends = session, components, clients, ends
-        self._most = min(most, MOST_HEAD_BYTES)
+    Args:
+        groups: Names of the session's groups.
+        components: The served classes and the components.
+        clients: The clients, of which each component that is built here is one.
+        calls: Counts and logs the calls.
+    """
+
+    def __init__(self, groups: Sequence[str], components: Components, clients: Clients, calls: Calls) -> None:
+        self._groups, self._components, self._clients, self._calls = groups, components, clients, calls
         served = components.classes
         short = [cls.__name__ for cls in served.values()]
         self._classes = {cls.__name__ if short.count(cls.__name__) == 1 else name: cls for name, cls in served.items()}
 
-    async def answer(
-        self, scope: Any, read: Callable[[int], Awaitable[bytearray]], draining: bool
-    ) -> tuple[int, bytes]:
-        """Status and body of the answer to a request, whose body `read` reads up to so many bytes.
-
-        Raises:
-            RefusedError: The request does not fit, or its call has failed, or the server drains.
-        """
-        work: Callable[..., bytes]
-        match scope["method"], scope["path"].split("/")[1:]:
-            case "GET", ["openapi.json"]:
-                return 200, await result_of(self._described)
-            case "POST", ["v1", *names] if len(names) == 1:
-                status, work = 201, self._create
-            case "POST", ["v1", *names] if len(names) == 3:
-                status, work = 200, self._call
-            case "DELETE", ["v1", *names] if len(names) == 2:
-                status, work = 204, self._release
-            case _:
-                raise RefusedError(404, "there is nothing here, or not for this verb", "NoRoute")
-        tenant, request_id = scope["state"]["tenant"], scope["state"]["request"]
-        request = _Request(tenant, request_id, bytes(await read(self._most)))
-        if draining:
-            raise stops()
-        self._clients.use(tenant).check("calls")
-        try:
-            return status, await result_of(partial(work, request, *names))
-        except Exception as error:  # it is the caller's
-            raise _refusal(error) from None
-
-    def _described(self) -> bytes:
+    def described(self) -> bytes:
         """The routes by OpenAPI 3.1: the arguments as their structs say, results as any JSON."""
         structs = {f"/v1/{name}": _of_constructor(cls) for name, cls in self._classes.items()}
         for name, cls in self._classes.items():
@@ -148,66 +105,92 @@ class JsonApi:
         }
         return msgspec.json.encode(described)
 
+    async def create(self, request: JsonRequest, name: str) -> bytes:
+        """Build a component; the answer is its id."""
+        cls = self._class(name)
+        self._clients.check(request.tenant, "components")
+        client = self._clients.open(request.tenant, _LEASES)
+
+        def build() -> None:
+            kwargs = self._arguments(_of_constructor(cls), name, request)
+            groups = self._groups
+            group = kwargs.pop("remote_group", {0: "local", 1: "".join(groups)}.get(len(groups)))
+            if group is None:
+                raise _invalid(f"remote_group names one of the groups {', '.join(map(repr, groups))}")
+            if "device_mesh" in kwargs:
+                try:
+                    kwargs["device_mesh"] = DeviceMesh.from_sizes(**kwargs["device_mesh"])
+                except (ValueError, TypeError) as error:
+                    raise _invalid(str(error)) from None
+            self._components.build((request.tenant, group, client.name), cls, (), kwargs)
+            client.components.add((group, client.name))
+
+        try:
+            with client.asking():
+                await self._done(f"{cls.__name__}.__init__", request, build)
+        except BaseException:
+            self._clients.forget(client)
+            raise
+        return msgspec.json.encode({"id": client.name})
+
+    async def call(self, request: JsonRequest, name: str, id_: str, method: str) -> bytes:
+        """Call a remote function; the answer is its value."""
+        cls, label = self._class(name), f"{name}.{method}"
+        if method not in remote_names(cls):
+            raise RefusedError(403, f"{method[:80]!a} is no remote function of {name}", "NotServed")
+        served = self._find(request.tenant, id_, cls)
+
+        def work() -> bytes:
+            made = served.begin(method, (), self._arguments(_of_method(cls, method), label, request))
+            try:
+                made = made if isinstance(made, Lazy) else made()
+            except StopIteration:
+                return b'{"ended":true}'
+            return self._encoded(request.tenant, made.result() if isinstance(made, Lazy) else made, label)
+
+        client = self._clients.get(id_, request.tenant)
+        with client.asking() if client is not None else contextlib.nullcontext():
+            return await self._done(label, request, work)
+
+    async def release(self, request: JsonRequest, name: str, id_: str) -> bytes:
+        """Release a component."""
+        self._find(request.tenant, id_, self._class(name))
+        key, _ = self._components.named(request.tenant, id_)
+        await self._done(f"{name}.release", request, lambda: self._calls.release(key))
+        client = self._clients.get(id_, request.tenant)
+        if client is not None:
+            self._clients.forget(client)
+        return b""
+
+    async def _done(self, label: str, request: JsonRequest, work: Callable[[], T]) -> T:
+        """The result of the work that a request asks for.
+
+        Raises:
+            RefusedError: The request does not fit, or its call has failed.
+        """
+
+        def called() -> T:
+            try:
+                with called_from(f"JSON, request {request.id}"):
+                    return work()
+            except Exception as error:  # it is the caller's
+                raise _refusal(error) from error
+
+        self._clients.check(request.tenant, "calls")
+        with self._calls.counted(label, request.tenant, request.id):
+            return await result_of(called)
+
     def _class(self, name: str) -> type:
         if name not in self._classes:
             raise RefusedError(403, f"{name[:80]!a} is not served; served are {', '.join(self._classes)}", "NotServed")
         return self._classes[name]
 
-    def _find(self, tenant: str, id_: str, cls: type | None = None) -> tuple[Key, ServedComponent]:
-        """A component of a tenant by its id."""
-        key, served = self._components.named(tenant, id_, cls)
-        served.asked = served.asked and time.monotonic()
-        return key, served
+    def _find(self, tenant: str, id_: str, cls: type | None = None) -> ServedComponent:
+        return self._components.named(tenant, id_, cls)[1]
 
-    def _create(self, request: _Request, name: str) -> bytes:
-        cls, tenant = self._class(name), request.tenant
-        kwargs = self._arguments(_of_constructor(cls), name, request)
-        groups = tuple(self._session.groups)
-        group = kwargs.pop(GROUP, {0: "local", 1: "".join(groups)}.get(len(groups)))
-        if group is None:
-            raise _invalid(f"{GROUP} names one of the groups {', '.join(map(repr, groups))}")
-        if MESH in kwargs:
-            try:
-                kwargs[MESH] = DeviceMesh.from_sizes(**kwargs[MESH])
-            except (ValueError, TypeError) as error:
-                raise _invalid(str(error)) from None
-        use = self._clients.use(tenant)
-        use.check("components")
-        key = tenant, str(group), secrets.token_hex(8)
-        make = partial(cls, **placement(cls, kwargs, group))
-        with self._calling(f"{cls.__name__}.__init__", request):
-            built = self._components.build(key, cls, make)
-        built.asked = time.monotonic()
-        use.add("components")
-        return msgspec.json.encode({"id": key[2]})
-
-    def _call(self, request: _Request, name: str, id_: str, method: str) -> bytes:
-        cls, tenant, label = self._class(name), request.tenant, f"{name}.{method}"
-        remote = remote_function(cls, method)
-        if remote is None:
-            raise RefusedError(403, f"{method[:80]!a} is no remote function of {name}", "NotServed")
-        _, served = self._find(tenant, id_, cls)
-        component = component_of(served.value)
-        if component is None:
-            raise NotInitializedError("this component is gone: the session that built it has ended")
-        kwargs = self._arguments(_of_method(cls, method), label, request)
-        served.busy += 1
-        try:
-            with self._calling(label, request):
-                pending = start(remote.call(component, request.line, (), kwargs), held=True)
-                value = CallResult(pending, served.value).value(None)
-                if remote.kind == "next" and any(pending.ended()):
-                    check_all_ended(pending)
-                    return b'{"ended":true}'
-            return self._encoded(tenant, None if remote.kind == "iterate" else value, label)
-        finally:
-            served.busy -= 1
-            served.asked = served.asked and time.monotonic()
-
-    def _arguments(self, struct: Any, label: str, request: _Request) -> dict[str, Any]:
+    def _arguments(self, struct: Any, label: str, request: JsonRequest) -> dict[str, Any]:
         """The keyword arguments of a request; raises RefusedError where they do not fit the signature."""
-        component = partial(self._find, request.tenant)
-        hook = partial(_made, lambda id_: component(id_)[1].value)
+        hook = partial(_made, lambda id_: self._find(request.tenant, id_).value)
         try:
             found = msgspec.structs.asdict(msgspec.json.decode(request.body or b"{}", type=struct, dec_hook=hook))
         except RefusedError:
@@ -236,60 +219,22 @@ class JsonApi:
         except Exception as error:
             raise RefusedError(406, f"the result of {label}: {error}"[:_MOST_CHARACTERS], "NotJson") from None
 
-    def _release(self, request: _Request, cls: str, id_: str) -> bytes:
-        key, _ = self._find(request.tenant, id_, self._class(cls))
-        with self._calling(f"{cls}.release", request):
-            self._drop(key)
-        return b""
-
-    def _drop(self, key: Key) -> None:
-        """Release a component; a second time does nothing."""
-        served = self._components.remove(key)
-        if served is None:
-            return
-        if served.asked is not None:
-            self._clients.use(key[0]).add("components", -1)
-        if not self._session.closed:
-            release(served.value)
-
-    def release_idle(self, seconds: float) -> None:
-        """Release what was built here and had no request for so many seconds; waits for the releases."""
-        before = time.monotonic() - seconds
-        for key, served in self._components.built():
-            if served.asked is not None and served.asked < before and not served.busy:
-                self._drop(key)
-
-    @contextlib.contextmanager
-    def _calling(self, name: str, request: _Request) -> Iterator[None]:
-        ended, error = self._ends.begun(name, request.tenant, self._clients.use(request.tenant), request.id), None
-        try:
-            with called_from(request.line):
-                yield
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            ended(error)
-
 
 @lru_cache(maxsize=4096)
 def _of_constructor(cls: type) -> Any:
     """The struct of a constructor's keyword arguments, with those of placement."""
-    annotations = annotations_of(unintercepted(inspect.getattr_static(cls, "__init__")))
-    signature = constructor_signature(cls) or inspect.Signature()
-    own = [one for one in signature.parameters.values() if one.name not in (GROUP, MESH, INSTANCE)]
-    place = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in (GROUP, MESH)]
-    return _struct_of(cls.__name__, [*own, *place], {**annotations, GROUP: str, MESH: dict[str, int]})
+    place: dict[str, Any] = {"remote_group": str, "device_mesh": dict[str, int]}
+    own = [one for name, one in constructor_parameters(cls).items() if name not in (*place, "instance_id")]
+    more = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in place]
+    return _struct_of(cls.__name__, [*own, *more], {**annotations_of(inspect.getattr_static(cls, "__init__")), **place})
 
 
 @lru_cache(maxsize=4096)
 def _of_method(cls: type, name: str) -> Any:
     """The struct of a remote function's keyword arguments."""
-    remote = remote_function(cls, name)
-    if remote is None or remote.function is None or remote.signature is None:
-        return _struct_of(f"{cls.__name__}_{name}", (), {})
-    own = list(remote.signature.parameters.values())[1:]
-    return _struct_of(f"{cls.__name__}_{name}", own, annotations_of(remote.function))
+    function = remote_function(cls, name)
+    own = [] if function is None else list(inspect.signature(function).parameters.values())[1:]
+    return _struct_of(f"{cls.__name__}_{name}", own, {} if function is None else annotations_of(function))
 
 
 def _struct_of(name: str, parameters: Sequence[inspect.Parameter], annotations: Mapping[str, Any]) -> Any:

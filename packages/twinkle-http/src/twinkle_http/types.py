@@ -19,7 +19,7 @@ from twinkle_remote.protocol import Itself, is_component_type, options_of
 from twinkle_remote.rows import TYPES, name_of, registered_component, travels_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from twinkle_remote.rows import TypeNames
 
@@ -46,6 +46,14 @@ def _evaluated(annotations: dict[str, Any], known: dict[str, Any]) -> dict[str, 
         except Exception:  # any expression may stand in an annotation
             found[name] = Any
     return found
+
+
+def constructor_parameters(cls: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of calling a class by name; none of one whose constructor is written in C."""
+    try:
+        return inspect.signature(cls).parameters
+    except ValueError:
+        return {}
 
 
 def register_annotated(cls: type) -> None:

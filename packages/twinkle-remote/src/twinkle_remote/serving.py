@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
@@ -13,21 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
     from types import ModuleType
-
-DRAIN_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The arguments of `serve`, which says what each of them is."""
-
-    host: str
-    port: int
-    token: str | Mapping[str, str] | Path | None
-    tls: tuple[str, str] | None
-    max_body: int
-    lease: float
-    insecure: bool
 
 
 class Server(ABC):
@@ -56,7 +40,7 @@ class Server(ABC):
         """
 
     @abstractmethod
-    def close(self, drain: float = DRAIN_SECONDS) -> None:
+    def close(self, drain: float = 60.0) -> None:
         """Take no new calls, wait for the calls in flight, inform the clients, and stop; a second call does nothing.
 
         Args:
@@ -99,8 +83,8 @@ def serve(
         ValueError: A token or another option is not valid.
         TypeError: One is neither a remote class nor a component.
     """
-    options = ServeOptions(host, port, token, tls, max_body, lease, insecure)
-    started: Server = _twinkle_http("serve").serve(classes, options)
+    options = {"host": host, "port": port, "token": token, "tls": tls, "insecure": insecure}
+    started: Server = _twinkle_http("serve").serve(classes, **options, max_body=max_body, lease=lease)
     return started
 
 

@@ -146,14 +146,14 @@ async def answer_of(calls: Sequence[PendingCall], result: Callable[[], R]) -> R:
         except StopIteration as error:
             return None, no_end(error)  # as PEP 479
 
-    await _over(calls)
+    await over(calls)
     value, error = await to_thread(raised_or_value)
     if error is not None:
         raise error
     return value  # type: ignore[return-value]  # without an error there is a value
 
 
-async def _over(calls: Sequence[PendingCall]) -> None:
+async def over(calls: Sequence[PendingCall]) -> None:
     """Await that all calls are over, or one has failed or is late."""
     from asyncio import Event, get_running_loop, wait_for  # as above
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_http.errors import WireFormatError
 from twinkle_http.gate import RefusedError, read_body, stops
+from twinkle_http.json_api import JsonRequest
 from twinkle_http.messages import (
     CallRequest,
     CallUpdate,
@@ -21,8 +22,8 @@ from twinkle_http.messages import (
     packed,
     unpacked,
 )
-from twinkle_http.server.ends import result_of
-from twinkle_http.wire import encode, opened
+from twinkle_http.server.calls import result_of
+from twinkle_http.wire import MOST_HEAD_BYTES, encode, opened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -31,14 +32,12 @@ if TYPE_CHECKING:
     from twinkle_http.server.calls import Calls
     from twinkle_http.server.clients import Clients, RemoteClient
     from twinkle_http.wire import WireMessage
-    from twinkle_remote.backends.serving import ServedSession
 
     Send = Callable[[Any], Awaitable[None]]
     Receive = Callable[[], Awaitable[Any]]
     Reply = bytes | WireMessage
     Handler = Callable[[Any, bytearray, RemoteClient], Awaitable[Reply]]
 
-ROOT = "/twinkle/1/"
 _ANSWER_CHUNK = 8 << 20  # bytes; the event loop writes one while the client reads, and waits for it
 _SENT_SECONDS = 1.0  # after which a call was taken, though it may not have been sent yet
 _EAGER_SECONDS = 0.05  # the same for one whose caller waits for the value
@@ -53,9 +52,9 @@ class App:
         draining: No new call is taken.
     """
 
-    def __init__(self, session: ServedSession, calls: Calls, clients: Clients, json: JsonApi, most: int) -> None:
+    def __init__(self, described: dict[str, Any], calls: Calls, clients: Clients, json: JsonApi, most: int) -> None:
         self.draining = False
-        self._session, self._calls, self._clients, self._json, self._most = session, calls, clients, json, most
+        self._described, self._calls, self._clients, self._json, self._most = described, calls, clients, json, most
         self._handlers: dict[str, Handler] = {
             "call": self._call,
             "updates": self._updates,
@@ -66,19 +65,18 @@ class App:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        path, verb = scope["path"], scope["method"]
-        name = path.removeprefix(ROOT) if verb == "POST" else ""
         status, kind = 200, b"application/x-twinkle"
         answer: Reply = b""
-        if path == "/health":
-            status = 503 if self.draining else 204
-        elif name == "open":
-            answer = self._open(scope)
-        elif name in self._handlers:
-            answer = await self._of_client(self._handlers[name], scope, receive)
-        else:
-            kind = b"application/json"
-            status, answer = await self._json.answer(scope, partial(read_body, scope, receive), self.draining)
+        match scope["method"], scope["path"].split("/")[1:]:
+            case _, ["health"]:
+                status = 503 if self.draining else 204
+            case "POST", ["twinkle", "1", "open"]:
+                answer = self._open(scope)
+            case "POST", ["twinkle", "1", name] if name in self._handlers:
+                answer = await self._of_client(self._handlers[name], scope, receive)
+            case verb, path:
+                kind = b"application/json"
+                status, answer = await self._of_json(verb, path, scope, receive)
         parts: Iterable[bytes | memoryview] = (answer,) if isinstance(answer, bytes) else answer.chunks(_ANSWER_CHUNK)
         size = len(answer) if isinstance(answer, bytes) else answer.nbytes
         headers = [(b"content-length", b"%d" % size), (b"content-type", kind)]
@@ -87,19 +85,29 @@ class App:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body"})
 
+    async def _of_json(self, verb: str, path: list[str], scope: Any, receive: Receive) -> tuple[int, bytes]:
+        """Status and body of the answer to a request in JSON."""
+        work: Callable[..., Awaitable[bytes]]
+        match verb, path:
+            case "GET", ["openapi.json"]:
+                return 200, await result_of(self._json.described)
+            case "POST", ["v1", _]:
+                status, work = 201, self._json.create
+            case "POST", ["v1", _, _, _]:
+                status, work = 200, self._json.call
+            case "DELETE", ["v1", _, _]:
+                status, work = 204, self._json.release
+            case _:
+                raise RefusedError(404, "there is nothing here, or not for this verb", "NoRoute")
+        body = await read_body(scope, receive, min(self._most, MOST_HEAD_BYTES))
+        self._check_running()
+        state = scope["state"]
+        return status, await work(JsonRequest(state["tenant"], state["request"], bytes(body)), *path[1:])
+
     def _open(self, scope: Any) -> bytes:
         """A new client, and the description of the session."""
         self._check_running()
-        client = self._clients.open(scope["state"]["tenant"])
-        groups = {name: group.num_workers for name, group in self._session.groups.items()}
-        described = {
-            "client": client.name,
-            "groups": groups,
-            "any_group": self._session.mode == "local" and not groups,
-            "lease": self._clients.lease,
-            "max_body": self._most,
-        }
-        return encode(described).to_bytes()
+        return encode({**self._described, "client": self._clients.open(scope["state"]["tenant"]).name}).to_bytes()
 
     def _check_running(self) -> None:
         if self.draining:
@@ -110,13 +118,11 @@ class App:
         state = scope["state"]
         name = state["headers"].get(b"twinkle-client", b"").decode("latin-1")
         client = self._clients.find(name, state["tenant"])
-        client.busy += 1
-        try:
-            return await handler(scope, await read_body(scope, receive, self._most), client)
-        except WireFormatError as error:
-            raise RefusedError(400, str(error), "Malformed") from None
-        finally:
-            client.busy -= 1
+        with client.asking():
+            try:
+                return await handler(scope, await read_body(scope, receive, self._most), client)
+            except WireFormatError as error:
+                raise RefusedError(400, str(error), "Malformed") from None
 
     async def _call(self, scope: Any, body: bytearray, client: RemoteClient) -> bytes:
         """The answer to a call: its end if the caller waits for it, else that it was sent; the same one if asked again.
@@ -142,7 +148,9 @@ class App:
             seconds = _EAGER_SECONDS if request.eager else _SENT_SECONDS
             timer = loop.call_later(seconds, client.take, CallUpdate(number, accepted=True))
             answer.add_done_callback(lambda _: timer.cancel())
-            client.turn.put(partial(self._calls.make, client, number, request, buffers))
+            task = loop.create_task(self._calls.run(client, number, request, buffers))
+            client.running.add(task)
+            task.add_done_callback(client.running.discard)
         return await asyncio.shield(answer)
 
     async def _updates(self, scope: Any, body: bytearray, client: RemoteClient) -> bytes:
@@ -161,6 +169,5 @@ class App:
         return handler
 
     async def _close(self, scope: Any, body: bytearray, client: RemoteClient) -> bytes:
-        self._clients.forget(client)
-        await result_of(partial(self._calls.close, client))
+        await self._calls.close(client)
         return b""

@@ -1,84 +1,162 @@
-"""The calls of clients: a request becomes a call of the session, or work next to it.
+"""The calls of clients: a request becomes a call of the session, or work next to it, and its end is the client's.
 
 A request names only what its client holds: its components, and its results. The session divides the call, collects its
-value, and keeps its deadline, as for its own program.
+value, and keeps its deadline, as for its own program. One coroutine of the server's event loop follows a request from
+its begin to its end; what may wait is done in a thread of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import threading
+import time
+from concurrent.futures import Future
 from functools import partial
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinkle_http.errors import WireFormatError, own_error_type, refused
-from twinkle_http.gate import RefusedError
+from twinkle_http.gate import RefusedError, log_call
 from twinkle_http.messages import CallUpdate
-from twinkle_http.server.components import placement
-from twinkle_http.server.ends import READ_SECONDS, Ends, ServedCall, in_own_thread
 from twinkle_http.wire import encode, value_of
-from twinkle_remote import Replicate, concat, join, select, take
-from twinkle_remote.backends.serving import (
-    called_from,
-    presence,
-    release_all,
-    remote_function,
-    start,
-)
-from twinkle_remote.backends.support import Lazy
-from twinkle_remote.errors import BackendError, NotInitializedError, PlacementError, TwinkleError
-from twinkle_remote.protocol import component_of
+from twinkle_remote import Replicate, concat, get, join, release, run_on_workers, select, take
+from twinkle_remote.backends.support import Lazy, call_of, called_from, known_rows, over, ping
+from twinkle_remote.errors import BackendError, CallTimeoutError, PlacementError, TwinkleError
+from twinkle_remote.protocol import Itself
 from twinkle_remote.rows import selected_where_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from twinkle_http.messages import CallRequest, ResultRequest
-    from twinkle_http.server.clients import RemoteClient
-    from twinkle_http.server.components import Components
-    from twinkle_http.server.ends import Ended
+    from twinkle_http.server.clients import Clients, RemoteClient
+    from twinkle_http.server.components import Components, Key
     from twinkle_http.wire import WireMessage
-    from twinkle_remote.backends.serving import ServedSession
-    from twinkle_remote.protocol import Call
 
-    Arguments = tuple[list[Any], dict[str, Any]]
+    Work = Lazy[Any] | Callable[[], Any]
 
+T = TypeVar("T")
 _LONGEST_LINE = 300
+_INLINE_BYTES = 16 * 1024
+_READ_SECONDS = 600.0
 _STEPS = {"iterate": "__iter__", "next": "__next__"}
 _log = logging.getLogger("twinkle.http")
+
+
+class StoppedError(Exception):
+    """A StopIteration, its argument, which no coroutine can raise."""
+
+
+async def result_of(work: Callable[[], T]) -> T:
+    """The result of some work that a daemon thread does: one of a pool would hold the interpreter at its end."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            value = work()
+        except BaseException as error:  # it is for who waits
+            done.set_exception(StoppedError(error) if isinstance(error, StopIteration) else error)
+        else:
+            done.set_result(value)
+
+    threading.Thread(target=run, name="twinkle-http-work", daemon=True).start()
+    return await asyncio.shield(asyncio.wrap_future(done))
 
 
 class Calls:
     """Makes calls in the session of this process."""
 
-    def __init__(self, session: ServedSession, components: Components) -> None:
-        self.ends = Ends(session, components)
-        self._session, self._components = session, components
+    def __init__(self, components: Components, clients: Clients) -> None:
+        self._components, self._clients = components, clients
 
-    def make(self, client: RemoteClient, number: int, request: CallRequest, buffers: Iterator[memoryview]) -> None:
-        """Make a call, in the client's thread; one that cannot be made is its update."""
-        request_id = f"{client.name[-8:]}-{number}"
-        line = f"{request.line:.{_LONGEST_LINE}}, request {request_id}"
-        update = CallUpdate(number, accepted=True)
+    @contextlib.contextmanager
+    def counted(self, name: str, tenant: str, request: str) -> Iterator[None]:
+        """Count a call while it runs, and log its end; on the event loop."""
+        began, kind = time.monotonic(), ""
+        self._clients.calls[tenant] += 1
         try:
-            client.use.check("calls", "results")
-            arguments = self._arguments(client, request, buffers)
-            with called_from(line):
-                self._begin(client, number, request, line, arguments)
-        except BaseException as error:  # it is the caller's, and this thread makes the next call
-            if isinstance(error, RefusedError | WireFormatError):
-                error = refused(getattr(error, "kind", "Malformed"), f"{error} (request {request_id})")
-            update = CallUpdate(number, unsent=True, error=self._components.error(client.tenant, error))
-        if not (update.accepted and request.eager):
-            client.publish(update)
+            yield
+        except BaseException as error:
+            failures = getattr(error, "failures", ())
+            kind = failures[0].type_name if failures else getattr(error, "kind", type(error).__name__)
+            raise
+        finally:
+            self._clients.calls[tenant] -= 1
+            log_call(name, tenant, request, time.monotonic() - began, kind)
 
-    def _arguments(self, client: RemoteClient, request: CallRequest, buffers: Iterator[memoryview]) -> Arguments:
+    async def run(self, client: RemoteClient, number: int, request: CallRequest, buffers: Iterator[memoryview]) -> None:
+        """Make a call, and give its client the end; one that cannot be made is unsent."""
+        request_id, tenant, update = f"{client.name[-8:]}-{number}", client.tenant, CallUpdate(number, unsent=True)
+        line, work = f"{request.line:.{_LONGEST_LINE}}, request {request_id}", None
+        try:
+            self._clients.check(tenant, "calls", "results")
+            with self.counted(self._name(tenant, request), tenant, request_id):
+                async with client.turn:
+                    work = await result_of(partial(self._begin, client, number, request, buffers, line))
+                update.unsent = False
+                if client.is_gone and isinstance(work, Lazy):
+                    call_of(work).cancel()
+                if not request.eager:
+                    client.take(CallUpdate(number, accepted=True))
+                if isinstance(work, Lazy):
+                    await over([call_of(work)])
+                await result_of(partial(self._finish, client, request, work, line, update))
+        except (RefusedError, WireFormatError) as error:
+            why = refused(getattr(error, "kind", "Malformed"), f"{error} (request {request_id})")
+            update.error = self._components.error(tenant, why)
+        except Exception as error:  # it is the caller's
+            update.error = self._components.error(tenant, error.args[0] if isinstance(error, StoppedError) else error)
+            if isinstance(error, CallTimeoutError) and isinstance(work, Lazy):
+                update.upstream = not call_of(work).late()
+        client.take(update)
+
+    def _name(self, tenant: str, request: CallRequest) -> str:
+        """Class.method for the log."""
+        if request.kind == "create":
+            return f"{request.target.rpartition('.')[2]:.80}.__init__"
+        with contextlib.suppress(RefusedError):  # it is the answer to the call
+            cls = self._components.find(tenant, request.group, request.instance).cls
+            return f"{cls.__name__}.{request.target or request.kind:.80}"
+        return f"{request.kind:.20} {request.target:.80}"
+
+    def _begin(
+        self, client: RemoteClient, number: int, request: CallRequest, buffers: Iterator[memoryview], line: str
+    ) -> Work:
+        """Begin a call; work that is no call of a method is done by who calls what is returned.
+
+        Raises:
+            RefusedError: The component is not the client's, or its class has no such remote function.
+            NotInitializedError: The session that built the component has ended.
+            TypeError: The arguments do not fit the function.
+        """
+        args, kwargs = self._arguments(client, request, buffers)
+        key = client.tenant, request.group, request.instance
+        if request.kind == "create":
+            return self._create(client, key, self._components.served_class(request.target), args, kwargs)
+        if request.kind == "tool":
+            return self._tool(client, request.target, args, kwargs)
+        served = self._components.find(*key)
+        if request.kind == "drop":
+            return partial(self.release, key)
+        if request.kind == "ping":
+            return partial(run_on_workers, served.handle, ping)
+        with called_from(line):
+            begun = served.begin(_STEPS.get(request.kind, request.target), args, kwargs)
+        if isinstance(begun, Lazy):
+            client.results[f"r{number}"] = begun
+        return begun
+
+    def _arguments(
+        self, client: RemoteClient, request: CallRequest, buffers: Iterator[memoryview]
+    ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a request: its marks, handles and results are those of this process."""
 
         def named(node: list[Any]) -> Any:
             match node:
                 case ["lazy", name]:
-                    return client.result(name).lazy
+                    return client.result(name)
                 case ["whole", value]:
                     return Replicate(value)
                 case ["table", plan]:
@@ -92,80 +170,24 @@ class Calls:
             raise WireFormatError("args are a list, and kwargs a dict")
         return args, kwargs
 
-    def _begin(self, client: RemoteClient, number: int, request: CallRequest, line: str, arguments: Arguments) -> None:
-        """Start a call, or work of the server's own."""
-        request_id = line.rpartition(" ")[2]
-        work = self._work(client, request, arguments)
-        if work is not None:
-            ended = self.ends.begun(work[0], client.tenant, client.use, request_id)
-            in_own_thread(partial(self._run, client, number, line, work[1], ended))
-            return
-        call, itself = self._call(client, request, line, arguments)
-        pending = start(call, held=call.kind != "next", prefetched=call.kind == "next")
-        ended = self.ends.begun(pending.name, client.tenant, client.use, request_id)
-        one = ServedCall(number, client, pending, itself, ended)
-        client.keep(one)
-        self.ends.watch(one)
-
-    def _call(self, client: RemoteClient, request: CallRequest, line: str, arguments: Arguments) -> tuple[Call, Any]:
-        """The call that a request asks for, and its component.
-
-        Raises:
-            RefusedError: The class has no such remote function, or the component is not the client's.
-            NotInitializedError: The session that built the component has ended.
-            TypeError: The arguments do not fit the function.
-        """
-        served = self._components.find(client.tenant, request.group, request.instance)
-        component = component_of(served.value)
-        if component is None:
-            raise NotInitializedError("this component is gone: the session that built it has ended")
-        if request.kind == "ping":
-            return presence(component, component.ranks, line), served.value
-        name = _STEPS.get(request.kind, request.target)
-        function = remote_function(served.cls, name)
-        if function is None or function.kind != request.kind:
-            raise RefusedError(403, f"{name[:80]!a} is no remote function of {served.cls.__name__}", "NotServed")
-        args, kwargs = arguments if function.kind == "method" else ([], {})
-        return function.call(component, line, tuple(args), kwargs), served.value
-
-    def _work(
-        self, client: RemoteClient, request: CallRequest, arguments: Arguments
-    ) -> tuple[str, Callable[[], object]] | None:
-        """The name of the work that a request asks for, and the work; None for a call."""
-        key = client.tenant, request.group, request.instance
-        if request.kind == "create":
-            return self._create(client, request, arguments)
-        if request.kind == "drop":
-            cls = self._components.find(*key).cls
-            return f"{cls.__name__}.release", partial(self._release, client, [key[1:]])
-        if request.kind == "tool":
-            return "tool", self._tool(client, request.target, *arguments)
-        if request.kind not in ("method", "iterate", "next", "ping"):
-            raise RefusedError(403, f"{request.kind[:20]!a} is no kind of call here", "NotServed")
-        return None
-
     def _create(
-        self, client: RemoteClient, request: CallRequest, arguments: Arguments
-    ) -> tuple[str, Callable[[], object]]:
-        cls: Any = self._components.served_class(request.target)
-        client.use.check("components")
-        key = client.tenant, request.group, request.instance
+        self, client: RemoteClient, key: Key, cls: type, args: list[Any], kwargs: dict[str, Any]
+    ) -> Callable[[], None]:
+        """The work of building a component; a live one of its class and ids is there already."""
+        self._clients.check(client.tenant, "components")
         if (live := self._components.live.get(key[1:])) is not None:
             if live.cls is not cls:
                 raise PlacementError(f"instance_id={key[2]!r} on group {key[1]!r} is a {live.cls.__name__}")
-            return f"{cls.__name__}.__init__", lambda: None
-        args, kwargs = arguments
-        place = placement(cls, kwargs, key[1])
+            return lambda: None
         self._components.reserve(key)
 
         def build() -> None:
-            self._components.build(key, cls, partial(cls, *args, **place))
+            self._components.build(key, cls, args, kwargs)
             client.components.add(key[1:])
-            client.use.add("components")
             if client.is_gone:
-                self._release(client, [key[1:]])
+                self.release(key)
 
-        return f"{cls.__name__}.__init__", build
+        return build
 
     def _tool(self, client: RemoteClient, tool: str, args: list[Any], kwargs: dict[str, Any]) -> Callable[[], Any]:
         """The work that a request about a tool asks for: to make it, call it, or close it.
@@ -176,84 +198,94 @@ class Calls:
         """
         name, *given = args or [""]
         made = client.tools.get(tool)
-        if made is not None and name == "close":
-            client.use.add("tools", -1)
-            return client.tools.pop(tool).close
         if made is not None:
-            return lambda: made.call(str(name), *given)
-        client.use.check("tools")
+            return client.tools.pop(tool).close if name == "close" else lambda: made.call(str(name), *given)
+        self._clients.check(client.tenant, "tools")
         found = {entry.name: entry for entry in entry_points(group="twinkle.session_tools")}
         if str(name) not in found:
             raise BackendError(f"the server has no tool {str(name)[:80]!a}; it has {', '.join(found) or 'none'}")
 
         def make() -> None:
             client.tools[tool] = found[name].load()(*given, **kwargs)
-            client.use.add("tools")
 
         return make
 
-    def _run(self, client: RemoteClient, number: int, line: str, work: Callable[[], object], ended: Ended) -> None:
-        """Do some work, in a thread of its own."""
-        failed = None
-        try:
-            with called_from(line):
-                made = work()
-            value = self._components.encoded(client.tenant, made, "the answer").to_bytes()
-            update = CallUpdate(number, value=value)
-        except BaseException as error:  # it is the caller's
-            update, failed = CallUpdate(number, error=self._components.error(client.tenant, error)), error
-        ended(failed)
-        client.publish(update)
+    def _finish(self, client: RemoteClient, request: CallRequest, work: Work, line: str, update: CallUpdate) -> None:
+        """Wait for the end of a call that is over or late, or do other work; fill its update."""
+        with called_from(line):
+            try:
+                made = work if isinstance(work, Lazy) else work()
+            except StopIteration:
+                update.outcome = {"ended": True}
+                return
+            if not isinstance(made, Lazy):
+                update.value = self._components.encoded(client.tenant, made, "the answer").to_bytes()
+                return
+            if made is not work:
+                client.results[f"r{update.number}"] = made
+            made.wait()
+            pending = call_of(made)
+            outcomes = [pending.outcome(rank) for rank in pending.ranks]
+            begin, produced = min(one.started for one in outcomes), sum(one.produced for one in outcomes)
+            update.outcome = {"is_list": all(one.is_list for one in outcomes), "produced": produced, "started": begin}
+            update.outcome["seconds"] = max(one.started + one.seconds for one in outcomes) - begin
+            with contextlib.suppress(Exception):  # of a value, it is for who reads it
+                if any(outcome.rows is not None for outcome in outcomes):
+                    update.outcome["rows"] = known_rows(made)
+                    columns = outcomes[0].columns
+                    if columns is not None and all(outcome.columns == columns for outcome in outcomes):
+                        update.outcome["columns"] = [str(column) for column in columns]
+                if produced <= _INLINE_BYTES:
+                    served = self._components.find(client.tenant, request.group, request.instance)
+                    value = Itself.ITSELF if made.result() is served.handle else made.result()
+                    message = self._components.encoded(client.tenant, value, f"the result of {pending.name}")
+                    update.value = message.to_bytes() if message.nbytes <= _INLINE_BYTES else None
 
     def read(self, client: RemoteClient, request: ResultRequest, buffers: Iterator[memoryview]) -> WireMessage:
         """The value of a result, or some rows and columns of it, or its error, encoded; waits for it."""
-        one = client.result(request.name)
+        lazy = client.result(request.name)
         rows, columns = value_of([request.rows, request.columns], buffers)
         if not isinstance(rows, list | slice | None) or not isinstance(columns, list | None):
             raise WireFormatError("rows are a list or a slice, and columns a list")
         try:
-            value = one.value() if rows is None else take(one.lazy, rows)
-            value = value.result(READ_SECONDS) if isinstance(value, Lazy) else value
+            with called_from("a client's reading"):
+                value = get(lazy if rows is None else take(lazy, rows), _READ_SECONDS)
             value = value if columns is None else selected_where_there(value, tuple(columns))
-            return self._components.encoded(client.tenant, value, f"the result of {one.pending.name}")
+            return self._components.encoded(client.tenant, value, f"the result of {call_of(lazy).name}")
         except Exception as error:  # it is the caller's
             return encode({"error": self._components.error(client.tenant, error)})
 
     def cancel(self, client: RemoteClient, request: ResultRequest, _: object) -> None:
         """Cancel a call."""
-        pending = client.result(request.name).pending
+        pending = call_of(client.result(request.name))
         (pending.withdraw if request.withdraw else pending.cancel)()
 
-    def close(self, client: RemoteClient) -> None:
+    async def close(self, client: RemoteClient) -> None:
         """Release all that a client holds; takes as long as its components take."""
-        client.turn.put(partial(self._cancel_all, client))  # behind the calls that it sent before
-        client.turn.end()
-        client.drop(list(client.results))
-        closing = [tool.close for tool in client.tools.values()]
+        self._clients.forget(client)
+        await result_of(partial(self._close, client))
+
+    def _close(self, client: RemoteClient) -> None:
+        for lazy in tuple(client.results.values()):
+            call_of(lazy).cancel()
+        client.results.clear()
+        works: list[Callable[[], None]] = [tool.close for tool in client.tools.values()]
         client.tools.clear()
-        client.use.add("tools", -len(closing))
-        works: list[Callable[[], None]] = [*closing, partial(self._release, client, list(client.components))]
+        works += [partial(self.release, (client.tenant, *place)) for place in client.components]
         for work in works:
             try:
                 work()
             except TwinkleError as error:
                 _log.warning("what a client held that is gone was not released: %s", ascii(str(error)[:300]))
 
-    def _cancel_all(self, client: RemoteClient) -> None:
-        for one in self.ends.of(client):
-            one.pending.cancel()
-
-    def _release(self, client: RemoteClient, places: Sequence[tuple[str, str]]) -> None:
-        """Release components of a client; raises the first error."""
-        values = []
-        for place in places:
-            client.components.discard(place)
-            served = self._components.remove((client.tenant, *place))
-            if served is not None:
-                client.use.add("components", -1)
-                values.append(served.value)
-        for error in () if self._session.closed else release_all(values):
-            raise error
+    def release(self, key: Key) -> None:
+        """Release a component that a client has built; a second time does nothing."""
+        for client in self._clients.all():
+            if client.tenant == key[0]:
+                client.components.discard(key[1:])
+        value = self._components.remove(key)
+        if value is not None:
+            release(value)
 
 
 def _table(plan: object) -> Any:

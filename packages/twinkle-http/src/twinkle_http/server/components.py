@@ -1,22 +1,25 @@
-"""The served classes, and the components of all tenants: what a handle's ids stand for, and how one is described."""
+"""The served classes, and the components of all tenants: what a handle's ids stand for, and how one is called."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from twinkle_http.gate import RefusedError, unknown
-from twinkle_http.types import register_annotated
+from twinkle_http.types import constructor_parameters, register_annotated
 from twinkle_http.wire import encode, encoded_error
-from twinkle_remote.backends.serving import GROUP, INSTANCE, declared_keywords
+from twinkle_remote import is_handle, submit
+from twinkle_remote.backends.support import Lazy, make_handle
 from twinkle_remote.errors import NotInitializedError, PlacementError
-from twinkle_remote.protocol import component_of, is_component_type
+from twinkle_remote.protocol import component_of, is_component_type, options_of
 from twinkle_remote.rows import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twinkle_http.wire import WireMessage
 
@@ -24,20 +27,70 @@ Key: TypeAlias = tuple[str, str, str]
 """Tenant, group and id of a component, as its client chose them."""
 
 
+def _open(handle: Any) -> None:
+    iter(handle)
+
+
+_STEPS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "__iter__": ("__iter__", _open),
+    "__next__": ("__iter__", next),
+    "__len__": ("__len__", len),
+}
+"""The special methods that a handle has: what the class must have for it, and what is called with the handle."""
+
+
+def remote_function(cls: type, name: str) -> Any:
+    """The remote function of a class with a name, or the remote getter of a property; None where there is none."""
+    found = None if name.startswith("_") else inspect.getattr_static(cls, name, None)
+    function = found.fget if isinstance(found, property) else found
+    return None if options_of(function) is None else function
+
+
+def remote_names(cls: type) -> Sequence[str]:
+    """The names of the remote functions of a class, sorted; those of special methods last."""
+    special = [name for name, (needed, _) in _STEPS.items() if callable(getattr(cls, needed, None))]
+    return [*(name for name in dir(cls) if remote_function(cls, name) is not None), *special]
+
+
 @dataclass(eq=False, slots=True)
 class ServedComponent:
-    """A component of a tenant.
+    """A component of a tenant, built in the session of this process.
 
     Attributes:
-        value: Its handle; the object itself, if the session builds components in this process.
-        asked: The time of the last request in JSON, in monotonic seconds, if it was built by one; else None.
-        busy: Requests in JSON that it answers.
+        value: What its class gave when it was called: an object of this process must be kept.
+        handle: A handle of it.
+        stepping: Held while an iteration of it makes a step.
     """
 
     cls: type
     value: Any
-    asked: float | None = None
-    busy: int = 0
+    handle: Any = field(init=False)
+    stepping: Any = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        component = component_of(self.value)
+        if component is None:
+            raise NotInitializedError(f"{self.cls.__name__} was built, but is no component of this session")
+        self.handle = make_handle(self.cls, component)
+
+    def begin(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Lazy[Any] | Callable[[], Any]:
+        """Begin a call of a remote function: its lazy result, or of a special method what waits for its value.
+
+        Raises:
+            RefusedError: The class has no such remote function.
+            TypeError: The arguments do not fit it.
+        """
+        function = remote_function(self.cls, name)
+        if function is not None:
+            return submit(MethodType(function, self.handle), *args, **kwargs)
+        if name not in remote_names(self.cls):
+            raise RefusedError(403, f"{name[:80]!a} is no remote function of {self.cls.__name__}", "NotServed")
+
+        def step() -> Any:
+            with self.stepping:
+                return _STEPS[name][1](self.handle)
+
+        return step
 
 
 class Components:
@@ -58,8 +111,7 @@ class Components:
     def __init__(self, served: Iterable[object]) -> None:
         self.classes: dict[str, type] = {}
         self.live: dict[tuple[str, str], ServedComponent] = {}
-        self._built: dict[Key, ServedComponent] = {}
-        self._reserved: set[Key] = set()
+        self._built: dict[Key, ServedComponent | None] = {}  # None while it is built
         self._lock = Lock()
         self._names: dict[Key, tuple[str, str]] = {}  # the client's ids, by the session's
         for one in served:
@@ -87,32 +139,29 @@ class Components:
             raise RefusedError(403, f"{name[:120]!a} is not served here; served are {known}", "NotServed")
         return found
 
-    def build(self, key: Key, cls: Any, make: Callable[[], Any]) -> ServedComponent:
-        """Build a component under ids that are its own from now on."""
-        made = None
-        try:
-            made = make()
-            if component_of(made) is None:
-                raise NotInitializedError(f"{cls.__name__} was built, but is no component of this session")
-            return self._add(key, cls, made)
-        finally:
-            with self._lock:
-                self._reserved.discard(key)
-
     def reserve(self, key: Key) -> None:
         """Take ids for a component that will be built; raises PlacementError where they are taken."""
         with self._lock:
-            if key in self._built or key in self._reserved:
+            if key in self._built:
                 raise PlacementError(f"instance_id={key[2]!r} is taken on group {key[1]!r}: give another one")
-            self._reserved.add(key)
+            self._built[key] = None
 
-    def _add(self, key: Key, cls: type, value: object) -> ServedComponent:
-        component = component_of(value)
+    def build(self, key: Key, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Build a component under ids that were reserved; the session has an id of its own for it."""
+        own = "instance_id" in constructor_parameters(cls)
+        given = {name: value for name, value in kwargs.items() if own or name != "instance_id"}
+        try:
+            self._add(key, cls, cls(*args, **{**given, "remote_group": key[1]}))
+        except BaseException:
+            self.remove(key)
+            raise
+
+    def _add(self, key: Key, cls: type, value: object) -> None:
+        made, component = ServedComponent(cls, value), component_of(value)
         assert component is not None
         with self._lock:
             self._names[key[0], component.group, component.instance] = key[1:]
-            made = self._built[key] = ServedComponent(cls, value)
-        return made
+            self._built[key] = made
 
     def find(self, tenant: str, group: str, instance: str) -> ServedComponent:
         """A tenant's component; raises RefusedError where it has none with these ids."""
@@ -124,22 +173,19 @@ class Components:
     def named(self, tenant: str, instance: str, cls: type | None = None) -> tuple[Key, ServedComponent]:
         """A tenant's component by its id alone, in any group, with its key; or RefusedError."""
         shared = [((tenant, *place), served) for place, served in self.live.items()]
-        for key, served in (*self.built(), *shared):
-            if (key[0], key[2]) == (tenant, instance) and cls in (None, served.cls):
+        for key, served in (*tuple(self._built.items()), *shared):
+            if served is not None and (key[0], key[2]) == (tenant, instance) and cls in (None, served.cls):
                 return key, served
         raise unknown("component", instance)
 
-    def built(self) -> Iterator[tuple[Key, ServedComponent]]:
-        """The components that clients have built."""
-        return iter(tuple(self._built.items()))
-
-    def remove(self, key: Key) -> ServedComponent | None:
-        """Forget a component."""
+    def remove(self, key: Key) -> object:
+        """Forget a component that a client has built; returns it, or None."""
         found = self._built.pop(key, None)
-        component = None if found is None else component_of(found.value)
-        if component is not None:
-            self._names.pop((key[0], component.group, component.instance), None)
-        return found
+        component = None if found is None else component_of(found.handle)
+        if found is None or component is None:
+            return None
+        self._names.pop((key[0], component.group, component.instance), None)
+        return found.value
 
     def encoded(self, tenant: str, value: object, what: str) -> WireMessage:
         """A value as a tenant gets it: components in it are handles by its ids."""
@@ -167,13 +213,6 @@ class Components:
         return self._names[key]
 
 
-def _class_of(value: object) -> type:
-    """The class of a component, also of its handle."""
-    component = component_of(value)
-    return next(cls for cls in type(value).__mro__ if component is not None and cls.__name__ == component.name)
-
-
-def placement(cls: type, kwargs: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """The keywords of a constructor, with the group; the id is the session's unless the class takes one."""
-    own = kwargs if INSTANCE in declared_keywords(cls) else {key: kwargs[key] for key in kwargs if key != INSTANCE}
-    return {**own, GROUP: group}
+def _class_of(value: Any) -> type:
+    """The class of a component; a handle pickles as the class and the component."""
+    return cast("type", value.__reduce__()[1][0] if is_handle(value) else type(value))

@@ -17,27 +17,24 @@ import ssl
 import sys
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from twinkle_http.gate import Gate, Tokens, check_encrypted
-from twinkle_http.json_api import LEASES, JsonApi
+from twinkle_http.json_api import JsonApi
 from twinkle_http.server.app import App
 from twinkle_http.server.calls import Calls
 from twinkle_http.server.clients import Clients
 from twinkle_http.server.components import Components
-from twinkle_http.server.ends import in_own_thread
 from twinkle_remote import Server
-from twinkle_remote.backends.serving import DRAIN_SECONDS, running_session
+from twinkle_remote.backends.support import running
 from twinkle_remote.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
     from types import FrameType
-
-    from twinkle_remote.backends.serving import ServeOptions
 
 _log = logging.getLogger("twinkle.http")
 _MOST_HEADER_BYTES = 64 * 1024
@@ -46,12 +43,21 @@ _TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
 LAST_UPDATE_SECONDS = 5.0
 
 
-def serve(classes: Iterable[object], options: ServeOptions) -> HttpServer:
-    """Serve remote classes of the running session: what `twinkle_remote.serve` calls."""
-    use = "give tls=(certificate, key), or insecure=True"
-    check_encrypted(f"host={options.host!r}", options.host, options.tls is not None, options.insecure, use)
-    tokens = Tokens(options.token)
-    server = HttpServer(classes, options, tokens)
+def serve(
+    classes: Iterable[object],
+    *,
+    host: str,
+    port: int,
+    token: str | Mapping[str, str] | Path | None,
+    tls: tuple[str, str] | None,
+    insecure: bool,
+    max_body: int,
+    lease: float,
+) -> HttpServer:
+    """Serve remote classes of the running session: what `twinkle_remote.serve` calls, which describes the arguments."""
+    check_encrypted(f"host={host!r}", host, tls is not None, insecure, "give tls=(certificate, key), or insecure=True")
+    tokens = Tokens(token)
+    server = HttpServer(classes, tokens, (host, port), tls, max_body, lease)
     try:
         server.start()
     except BaseException:
@@ -101,16 +107,27 @@ def _bound(host: str, port: int) -> socket.socket:
 class HttpServer(Server):
     """A server of the components of one session, in a thread with an event loop of its own."""
 
-    def __init__(self, classes: Iterable[object], options: ServeOptions, tokens: Tokens) -> None:
-        session, components = running_session(), Components(classes)
-        self._clients = Clients(options.lease)
-        self._calls = Calls(session, components)
-        self._json = JsonApi(session, components, self._clients, self._calls.ends, options.max_body)
-        self._app = App(session, self._calls, self._clients, self._json, options.max_body)
-        self._uvicorn = uvicorn.Server(_config(Gate(self._app, tokens), options.tls))
-        self._sock = _bound(options.host, options.port)
-        shown = f"[{options.host}]" if ":" in options.host else options.host
-        self.address = f"{'https' if options.tls else 'http'}://{shown}:{self._sock.getsockname()[1]}"
+    def __init__(
+        self,
+        classes: Iterable[object],
+        tokens: Tokens,
+        place: tuple[str, int],
+        tls: tuple[str, str] | None,
+        max_body: int,
+        lease: float,
+    ) -> None:
+        session, components = running(), Components(classes)
+        groups = {name: group.num_workers for name, group in session.groups.items()}
+        any_group = session.mode == "local" and not groups
+        described = {"groups": groups, "any_group": any_group, "lease": lease, "max_body": max_body}
+        self._clients = Clients(lease)
+        self._calls = Calls(components, self._clients)
+        json = JsonApi(list(groups), components, self._clients, self._calls)
+        self._app = App(described, self._calls, self._clients, json, max_body)
+        self._uvicorn = uvicorn.Server(_config(Gate(self._app, tokens), tls))
+        self._sock = _bound(*place)
+        host = f"[{place[0]}]" if ":" in place[0] else place[0]
+        self.address = f"{'https' if tls else 'http'}://{host}:{self._sock.getsockname()[1]}"
         self.token = tokens.only()
         self._closed, self._closing = threading.Event(), threading.Lock()
         self._before: Any = None
@@ -139,22 +156,19 @@ class HttpServer(Server):
                 return False
         return True
 
-    def close(self, drain: float = DRAIN_SECONDS) -> None:
+    def close(self, drain: float = 60.0) -> None:
         """Take no new calls, wait for the calls in flight, inform the clients, and stop."""
         with self._closing:
             if self._closed.is_set():
                 return
             self._app.draining = True
             until = time.monotonic() + drain
-            self._wait_until(until, lambda: not self._calls.ends.in_flight)
+            self._wait_until(until, lambda: not +self._clients.calls)
             until = min(until, time.monotonic() + LAST_UPDATE_SECONDS)
             self._wait_until(until, lambda: not any(client.unread() for client in self._clients.all()))
             self._uvicorn.should_exit = True
-            self._thread.join(10.0)
+            self._thread.join()
             self._sock.close()
-            for client in self._clients.all():
-                self._clients.forget(client)
-                self._calls.close(client)
             if threading.current_thread() is threading.main_thread() and self._before is not None:
                 signal.signal(signal.SIGTERM, self._before)
             self._closed.set()
@@ -184,14 +198,18 @@ class HttpServer(Server):
             await self._uvicorn.serve(sockets=[self._sock])
         finally:
             reaper.cancel()
+            for client in self._clients.all():
+                await self._calls.close(client)
 
     async def _reap(self) -> None:
         """Release what clients held whose lease has ended."""
-        lease = self._clients.lease
+        closing: set[asyncio.Task[None]] = set()
         while True:
-            await asyncio.sleep(min(5.0, lease / 10))
-            in_own_thread(lambda: self._json.release_idle(LEASES * lease))
-            for client in self._clients.gone():
-                _log.warning("the lease of a client has ended: its %d components are released", len(client.components))
-                self._clients.forget(client)
-                in_own_thread(partial(self._calls.close, client))
+            await asyncio.sleep(min(5.0, self._clients.lease / 10))
+            for client in self._clients.all():
+                if client.lease_ended():
+                    count = len(client.components)
+                    _log.warning("the lease of a client has ended: its %d components are released", count)
+                    self._clients.forget(client)
+                    closing.add(task := asyncio.ensure_future(self._calls.close(client)))
+                    task.add_done_callback(closing.discard)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from twinkle_remote.context import be_worker as be_worker
     from twinkle_remote.context import between_awaits as between_awaits
     from twinkle_remote.context import call_line as call_line
+    from twinkle_remote.context import called_from as called_from
     from twinkle_remote.context import driver_line as driver_line
     from twinkle_remote.context import ping as ping
     from twinkle_remote.context import running_worker as running_worker
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.telemetry import report_start as report_start
     from twinkle_remote.sessions.weights import WorkersOf as WorkersOf
     from twinkle_remote.streams.source import is_read_by_a_stream as is_read_by_a_stream
+    from twinkle_remote.tables.lazy_table import known_rows as known_rows
     from twinkle_remote.tables.nodes import Combined as Combined
     from twinkle_remote.tables.nodes import Concat as Concat
     from twinkle_remote.tables.nodes import Input as Input
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.nodes import Select as Select
     from twinkle_remote.tables.nodes import StoredRows as StoredRows
     from twinkle_remote.tables.nodes import Take as Take
+    from twinkle_remote.waiting import over as over
     from twinkle_remote.worker.worker import Worker as Worker
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
