@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from twinkle_remote.failures.travel import remade as remade
     from twinkle_remote.lazy.lazy import Lazy as Lazy
     from twinkle_remote.lazy.lazy import call_of as call_of
+    from twinkle_remote.lazy.table import known_rows as known_rows
     from twinkle_remote.protocol.messages import component_of as component_of
     from twinkle_remote.sessions.seeding import begin_session as begin_session
     from twinkle_remote.sessions.seeding import seed_process as seed_process
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from twinkle_remote.sessions.telemetry import report_start as report_start
     from twinkle_remote.sessions.weights import WorkersOf as WorkersOf
     from twinkle_remote.streams.source import is_read_by_a_stream as is_read_by_a_stream
-    from twinkle_remote.tables.lazy_table import known_rows as known_rows
     from twinkle_remote.tables.nodes import Combined as Combined
     from twinkle_remote.tables.nodes import Concat as Concat
     from twinkle_remote.tables.nodes import Input as Input
