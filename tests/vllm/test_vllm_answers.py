@@ -66,14 +66,6 @@ def test_ids_may_be_numbers_of_other_libraries(sampler: Any, prompts: Any) -> No
     assert isinstance(prompts, np.ndarray) or ids_of(found) == ids_of(plain)
 
 
-def test_numbers_of_parameters_may_be_those_of_other_libraries(sampler: Any) -> None:
-    given: dict[str, Any] = {"n": np.int64(4), "max_new_tokens": np.float64(12.0), "temperature": torch.tensor(2)}
-    params = SamplingParams(**given | {"seed": np.uint8(3)})
-    assert ids_of(sampler.sample([[3]], params)) == ids_of(sampler.sample([[3]], HOT))
-    with pytest.raises(TypeError, match=r"SamplingParams\(\*\*mapping\)"):
-        sampler.sample([[3]], {"max_new_tokens": 3})
-
-
 def test_special_tokens_are_left_out_of_texts_unless_they_are_wanted(sampler: Any) -> None:
     """The end token is never there; a special one in the middle is, where it is wanted, and a stop may name it."""
     tokenizer = tiny_tokenizer()

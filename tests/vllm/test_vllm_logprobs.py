@@ -67,9 +67,3 @@ def kept(logits: torch.Tensor, one: dict[str, Any]) -> torch.Tensor:
         before = torch.stack([probabilities[probabilities > own].sum() for own in probabilities])
         logits = torch.where(before < one["top_p"], logits, -torch.inf)
     return logits.log_softmax(0)
-
-
-@pytest.mark.parametrize("temperature", [0.009, 1e-4, 1e-6])
-def test_a_temperature_that_vllm_raises_is_refused(sampler: Any, temperature: float) -> None:
-    with pytest.raises(ValueError, match=r"at least 0\.01, or 0"):
-        sampler.sample([[1]], SamplingParams(temperature=temperature))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from run_training import whole
 from safetensors.torch import load_file, save_file
 from tiny_models import Build, adamw, logprobs_of, plain_logprobs, ragged, sequences, sgd
@@ -98,21 +98,6 @@ def test_a_start_that_changes_the_base_is_refused(start: Any) -> None:
         TransformersModel(Build("llama"), lora=lora(init_lora_weights=start), optimizer=sgd)
     with pytest.raises(ValueError, match="init_lora_weights"):
         TransformersSampler(Build("llama"), lora=lora(init_lora_weights=start))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
-        PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
-        lora(layer_replication=[[0, 2], [1, 2]]),
-        lora(target_modules=["embed_tokens"], ensure_weight_tying=True),
-        lora(modules_to_save=["embed_tokens", "lm_head"], ensure_weight_tying=True),
-    ],
-)
-def test_adapters_that_are_none_beside_the_layers_are_refused(config: Any) -> None:
-    with pytest.raises(ValueError, match=r"are no parameters of|which are not divided"):
-        TransformersModel(Build("qwen2"), optimizer=sgd, lora=config)
 
 
 def test_adapters_of_another_name_and_frozen_ones_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a model does not compute reliably is refused by name: ids, positions, lengths across a border, packs."""
+"""What a model does not compute reliably is refused by name: ids, lengths across a border, packs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import SIZES, VOCABULARY, Build, logprobs_of, ragged, sgd
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import LlamaConfig
 from transformers.models.bloom.configuration_bloom import BloomConfig
 from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.mamba.configuration_mamba import MambaConfig
-from transformers.models.opt.configuration_opt import OPTConfig
 from transformers.models.phi3.configuration_phi3 import Phi3Config
 
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler
-from twinkle_engines.models.checks import limits_of, rope_border
+from twinkle_engines.models.checks import rope_border
 
-SMALL: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "num_attention_heads": 2}
-GPT2 = GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=16)
-OPT = OPTConfig(**SMALL, hidden_size=16, ffn_dim=16, word_embed_proj_dim=16, max_position_embeddings=16)
 FACTORS: dict[str, Any] = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 LONG = Phi3Config(
     **SIZES,
@@ -54,15 +49,6 @@ def test_a_label_that_the_head_does_not_predict_is_named() -> None:
     batch = {"input_ids": torch.tensor([[1, 2, 3]]), "labels": torch.tensor([[-100, 2, VOCABULARY]])}
     with pytest.raises(ValueError, match=f"label {VOCABULARY}"):
         TransformersModel(Build("llama"), optimizer=sgd).forward_backward(batch)
-
-
-@pytest.mark.parametrize("config", [GPT2, OPT])
-def test_a_sequence_beyond_a_table_of_positions_is_named(config: Any) -> None:
-    assert limits_of(AutoModelForCausalLM.from_config(config)).positions == 16
-    model = TransformersModel(config, optimizer=sgd)
-    model.forward_backward(Rollouts([list(range(16))]))
-    with pytest.raises(ValueError, match=r"17 tokens, .* positions for 16"):
-        model.forward_backward(Rollouts([[1, 2], list(range(17))]))
 
 
 @pytest.mark.parametrize(

@@ -318,22 +318,6 @@ def test_special_tokens_are_shown_to_rewards_that_want_them() -> None:
         assert made.completions == ["" if skips else "the" * row.count(special) for row in written]
 
 
-def test_an_answer_ends_at_the_models_last_position() -> None:
-    from transformers.models.gpt2 import GPT2Config
-
-    config = GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=4, n_positions=16, eos_token_id=None)
-    sampler = TransformersSampler(config)
-    made = sampler.sample([[5] * 12, [5] * 3, [6] * 12, [7] * 15], SamplingParams(max_new_tokens=10, seed=1))
-    assert made.lengths == [16, 13, 16, 16] and made.finish == ["length"] * 4
-    for ids, answer in zip(made.ids, made, strict=True):
-        prompt = len(ids) - int(answer.mask[0].sum())  # type: ignore[index]  # it has a mask
-        alone = sampler.sample([ids[:prompt]], SamplingParams(max_new_tokens=10, seed=1))
-        assert alone.ids[0].tolist() == ids.tolist()
-    for length in (16, 20):
-        with pytest.raises(ValueError, match=f"{length} tokens"):
-            sampler.sample([[5] * length], SamplingParams(max_new_tokens=10))
-
-
 @pytest.mark.parametrize("wrong", [61, -1, 10**6])
 def test_ids_beyond_the_vocabulary_are_named(wrong: int) -> None:
     with pytest.raises(ValueError, match=f"{wrong}.*61 tokens"):

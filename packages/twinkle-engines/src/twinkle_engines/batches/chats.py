@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -114,30 +115,27 @@ class Template:
             raise ValueError(f"the tokenizer's template refuses the chat {chat!r:.200}: {error}") from error
 
     def fitted(self, chat: Chat) -> Chat:
-        """The chat with objects as arguments of calls, where they are JSON texts that the template writes as no texts.
+        """The chat with objects as arguments of calls, which may be JSON texts, where the template writes objects.
 
         Raises:
             ValueError: The template refuses the chat, or writes content as Python's list or mapping.
         """
-        texts = [text for turn in chat for text in _arguments(turn)]
         parts = [turn["content"] for turn in chat if isinstance(turn.get("content"), list | dict)]
-        if not texts and not parts:
+        objects = [_with_objects(turn) for turn in chat]
+        if objects == chat and not parts:
             return chat
         try:
-            text = self.text(chat)
-        except ValueError:
-            if not texts:
-                raise
-            text = ""
-        # a template that reads texts shows each as it is; one with `tojson` quotes them
-        if not all(one in text and json.dumps(one) not in text for one in texts):
-            chat = [_with_objects(turn) for turn in chat]
-            text = self.text(chat)
+            text = self.text(objects)
+        except ValueError:  # of a template that joins texts
+            objects, text = chat, self.text(chat)
         if written := [one for one in parts if str(one) in text]:
             raise ValueError(
                 f"the tokenizer's template writes the content {written[0]!r:.80} as Python has it; use a text"
             )
-        return chat
+        found = [
+            call.get("function", call).get("arguments") for turn in objects for call in turn.get("tool_calls") or ()
+        ]
+        return chat if any(isinstance(one, dict) and one and str(one) in text for one in found) else objects
 
     def marked(self, chat: Chat) -> tuple[list[int], list[int]] | None:
         """Ids of a chat and 1 at those within {% generation %} marks; None for a template without marks."""
@@ -187,32 +185,16 @@ def _renderer(tokenizer: PreTrainedTokenizerBase, name: str, options: str) -> An
         return None
 
 
-def _functions(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    calls = [call for call in turn.get("tool_calls") or [] if isinstance(call, dict)]
-    return [call.get("function", call) for call in calls]
-
-
-def _arguments(turn: dict[str, Any]) -> list[str]:
-    """The arguments of a turn's calls that are JSON texts of objects."""
-    return [one["arguments"] for one in _functions(turn) if isinstance(_object(one.get("arguments")), dict)]
-
-
-def _object(text: Any) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
 def _with_objects(turn: dict[str, Any]) -> dict[str, Any]:
-    """A turn whose calls have objects as arguments."""
-    if not _arguments(turn):
-        return turn
-    turn = json.loads(json.dumps(turn))
-    for function in _functions(turn):
-        found = _object(function.get("arguments"))
-        function["arguments"] = found if isinstance(found, dict) else function.get("arguments")
-    return turn
+    """A turn whose calls have objects as arguments, where these are JSON texts of such."""
+    calls = []
+    for call in turn.get("tool_calls") or ():
+        function = dict(call.get("function", call))
+        with suppress(KeyError, TypeError, ValueError):  # arguments that are no JSON text stay as they are
+            found = json.loads(function["arguments"])
+            function["arguments"] = found if isinstance(found, dict) else function["arguments"]
+        calls.append({**call, "function": function} if "function" in call else function)
+    return {**turn, "tool_calls": calls} if calls else turn
 
 
 def template_of(

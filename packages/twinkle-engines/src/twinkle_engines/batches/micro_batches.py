@@ -227,12 +227,6 @@ def parts_of(batch: Batch) -> Sequence[Columns]:
     )
 
 
-def has_mask(batch: Batch) -> bool:
-    """Whether each part of a batch says which tokens count."""
-    parts = [part.tokens if isinstance(part, Rollouts) else part for part in parts_of(batch)]
-    return all("mask" in part or "labels" in part for part in parts)
-
-
 def check_trainable(batch: Batch, in_pairs: bool) -> None:
     """Raise for a batch that cannot be trained on."""
     for part in parts_of(batch):

@@ -90,7 +90,7 @@ def build_model(
     Raises:
         OSError: It is neither a folder nor a name that a hub knows.
         TypeError: For another kind of source.
-        ValueError: Files have not all weights, or there are adapters that are not divided, moved and written.
+        ValueError: Files have not all weights, or there are adapters that are not moved and written.
     """
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
@@ -99,7 +99,7 @@ def build_model(
     model: Any
     fill: Filler | None = None
     if isinstance(source, PretrainedConfig):
-        model, fill = drawn(source, kind, head == "lm")
+        model = drawn(source, kind, head == "lm")
     elif isinstance(source, str | PathLike):
         model, fill = _unread(source, kind, layout, head) or (_read(source, kind, head == "lm"), None)
     elif callable(source) and not isinstance(source, PreTrainedModel):
@@ -218,7 +218,7 @@ def _add_adapters(model: Any, lora: PeftConfig, heads: list[str]) -> Any:
             "the model has an adapter already, and lora= would put a fresh one into its place: leave lora= out to go "
             "on training the one that it has, or give the base model"
         )
-    _check_config(lora)
+    _check_start(lora)
     own: Any = deepcopy(lora)  # peft writes into it, and others may be made of it
     if heads:
         own.modules_to_save = [*dict.fromkeys([*(own.modules_to_save or ()), *heads])]
@@ -226,7 +226,7 @@ def _add_adapters(model: Any, lora: PeftConfig, heads: list[str]) -> Any:
 
 
 def _check_adapters(model: Any) -> None:
-    """Raise for adapters that are not divided, moved and written, or that change the base, which is neither."""
+    """Raise for several adapters, or one that changes the base, which is neither moved nor written."""
     from peft import PeftModel
 
     configs: Mapping[str, Any] = getattr(model, "peft_config", None) or {}
@@ -237,28 +237,17 @@ def _check_adapters(model: Any) -> None:
             f"the model has the adapters {', '.join(configs)}: one is trained, of peft's own name {_ADAPTER!r} and "
             "outside of the model, as PeftModel.from_pretrained(base, folder, is_trainable=True) has it"
         )
-    _check_config(configs[_ADAPTER])
-    if any(getattr(part, "disable_adapters", False) is True for part in model.modules()):
-        raise ValueError(
-            f"the model's adapter {_ADAPTER!r} is switched off, so that passes leave it out: call its "
-            "enable_adapter_layers(), or annotate(..., adapters=False) for the model without it"
-        )
+    _check_start(configs[_ADAPTER])
 
 
-def _check_config(config: Any) -> None:
-    """Raise for a kind of adapters that is not divided, moved and written, before peft changes the model."""
-    kind = str(getattr(config.peft_type, "value", config.peft_type))
-    if kind not in ("LORA", "LOHA", "LOKR", "IA3", "OFT", "BOFT", "HRA", "MISS"):
-        raise ValueError(f"adapters of the kind {kind} are no parameters of the model's layers: use LoraConfig")
+def _check_start(config: Any) -> None:
+    """Raise for adapters whose start changes the base, before peft does it."""
     start = getattr(config, "init_lora_weights", True)
     if start not in _STARTS:
         raise ValueError(
             f"init_lora_weights={start!r} takes its start out of the base, but adapters are moved and saved without "
             "the base; use True or 'gaussian', or save the model that peft has changed and train an adapter of that"
         )
-    for field in ("layer_replication", "ensure_weight_tying"):
-        if getattr(config, field, None):
-            raise ValueError(f"lora has {field}, with weights that are shared, which are not divided: leave it out")
 
 
 def check_trained(model: Any) -> torch.dtype | None:

@@ -11,52 +11,44 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
 
 from twinkle_engines.models.parallel import plain_model, reshard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_OFFSETS = 8
-"""Rows that a table of positions may have in addition to those of positions, as OPT's two."""
 _ROPE = {"longrope": "original_max_position_embeddings", "dynamic": "max_position_embeddings"}
 """By kind of rotary frequencies, the field of a config up to which Transformers leaves them as they are."""
 
 
 class ModelLimits(NamedTuple):
-    """Ids, positions and lengths that a model computes reliably.
+    """Ids and lengths that a model computes reliably.
 
     Attributes:
         vocabulary: Token ids are below this; None where the model has no table of them.
-        predicted: Ids that the head predicts are below this.
-        positions: Tokens of a sequence at most; None where the model has no table of positions, as with rotary ones.
         border: The length at which rotary frequencies change with the longest sequence of a pass; None without one.
         beyond: Whether sequences longer than the border have numbers of their own (LongRoPE), or none (dynamic NTK).
     """
 
     vocabulary: int | None
-    predicted: int | None
-    positions: int | None
     border: int | None = None
     beyond: bool = True
 
     def check_ids(self, ids: Any, what: str = "a batch has the token id") -> None:
         """Raise for ids that the model does not know."""
-        _check_below(ids, self.vocabulary, what, "tokens of the model's vocabulary")
-
-    def check_targets(self, ids: torch.Tensor) -> None:
-        """Raise for ids that the model does not predict."""
-        _check_below(ids, self.predicted, "a batch has the label", "tokens that the model's head predicts")
+        given, size = torch.as_tensor(ids), self.vocabulary
+        if size is None or not given.numel():
+            return
+        low, high = (int(value) for value in given.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(
+                f"{what} {low if low < 0 else high}, but there are {size} tokens of the model's vocabulary: use ids "
+                f"from 0 to {size - 1}, or resize the model's embeddings to the tokenizer's"
+            )
 
     def check_lengths(self, lengths: Sequence[int]) -> None:
-        """Raise for sequences that are longer than the table of positions, or on both sides of the border."""
+        """Raise for sequences on both sides of the border."""
         longest = max(lengths, default=0)
-        if self.positions is not None and longest > self.positions:
-            raise ValueError(
-                f"a sequence has {longest} tokens, but the model has positions for {self.positions}: use at most "
-                f"{self.positions} tokens"
-            )
         if self.border is None or longest <= self.border or (self.beyond and min(lengths) > self.border):
             return
         raise ValueError(
@@ -69,12 +61,7 @@ class ModelLimits(NamedTuple):
 def limits_of(model: Any) -> ModelLimits:
     """The limits of a model, with adapters or without; ask before it is divided."""
     own = plain_model(model)
-    table = own.get_input_embeddings()
-    vocabulary, predicted = _rows(table), _rows(own.get_output_embeddings())
-    positions = _positions(own, table)
-    return ModelLimits(
-        vocabulary, predicted if predicted is not None else vocabulary, positions, *rope_border(own.config)
-    )
+    return ModelLimits(_rows(own.get_input_embeddings()), *rope_border(own.config))
 
 
 def rope_border(config: Any) -> tuple[int | None, bool]:
@@ -100,29 +87,6 @@ def _rows(table: Any) -> int | None:
         table = table.base_layer if hasattr(table, "base_layer") else table.original_module
     weight = getattr(table, "weight", None)
     return int(weight.shape[0]) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
-
-
-def _positions(model: Any, table: Any) -> int | None:
-    """Tokens for which a table has rows, as far as the config says how many that is."""
-    config = model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int) or limit <= 0:
-        return None
-    sizes = {part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding) and part is not table}
-    sizes |= {len(buffer) for name, buffer in model.named_buffers() if "pos" in name and buffer.dim() == 2}
-    return limit if any(limit <= size <= limit + _OFFSETS for size in sizes) else None
-
-
-def _check_below(ids: Any, size: int | None, what: str, of: str) -> None:
-    given = torch.as_tensor(ids)
-    if size is None or not given.numel():
-        return
-    low, high = (int(value) for value in given.aminmax())
-    if low < 0 or high >= size:
-        raise ValueError(
-            f"{what} {low if low < 0 else high}, but there are {size} {of}: use ids from 0 to {size - 1}, or resize "
-            "the model's embeddings to the tokenizer's"
-        )
 
 
 def check_packs(model: Any, device: torch.device, agree: Callable[[float], float]) -> None:

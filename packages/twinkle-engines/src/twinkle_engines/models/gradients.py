@@ -95,12 +95,6 @@ def optimizer_of(model: Any, make: Callable[..., Optimizer]) -> Optimizer:
     return make(named if wants_names else [one for _, one in named])
 
 
-def set_mode(optimizer: Any, mode: str) -> None:
-    """Call `train` or `eval` of an optimizer that has both, as schedule-free ones: its weights differ between them."""
-    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
-        getattr(optimizer, mode)()
-
-
 @torch.no_grad()
 def move(model: Any, optimizer: Optimizer | None, device: torch.device | str) -> None:
     """Move parameters, buffers, gradients and the optimizer's state; the memory left behind is given back."""

@@ -1,27 +1,23 @@
-"""Loading: weights are brought into the divided model, each rank its slices, so that no rank holds the whole.
+"""Loading: a folder's weights are brought into the divided model, each rank its slices; those of a config are drawn.
 
-Of a folder they are read; of a config they are drawn: each module's are a function of torch's seed and its name, by the
-rule of the model's class, on every mesh.
 Invariant: until its filler has run, a skeleton's parameters are memory that nobody has touched, which takes none.
 """
 
 from __future__ import annotations
 
-import hashlib
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from twinkle_engines.checkpoints.checkpoint import agreed
-from twinkle_engines.models.head import SCORE, head_name, is_number_head, put_number_head
+from twinkle_engines.models.head import SCORE, head_name, put_number_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from os import PathLike
 
     from torch import Tensor
@@ -97,10 +93,16 @@ def _are_equal(places: dict[str, Path], first: str, second: str) -> bool:
         )
 
 
-def drawn(config: PretrainedConfig, kind: torch.dtype, is_lm: bool = True) -> tuple[Any, Filler]:
-    """A skeleton of a config, and the filler that draws its weights."""
-    own, seed = deepcopy(config), torch.initial_seed()  # Transformers writes the dtype into it
-    return skeleton(own, kind, is_lm), lambda model: _draw(model, own, kind, seed)
+def drawn(config: PretrainedConfig, kind: torch.dtype, is_lm: bool = True) -> Any:
+    """A model of a config, whose weights are a function of torch's seed: those of each rank, and of a sampler."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed())
+        model: Any = AutoModelForCausalLM.from_config(deepcopy(config), dtype=kind)  # Transformers writes it there
+    if not is_lm:
+        put_number_head(model)
+    return model
 
 
 def _read(model: Any, folder: Path, names: dict[str, str]) -> None:
@@ -124,63 +126,6 @@ def _fill_from_first(model: Any, whole: Callable[[], Any]) -> None:
             given = found[name].to(own.device, own.dtype) if name in found else torch.empty(own.shape, dtype=own.dtype)
             dist.broadcast(given := given.to(own.device).contiguous(), src=0)
             _put(own, given)
-
-
-@torch.no_grad()
-def _draw(model: Any, config: Any, kind: torch.dtype, seed: int) -> None:
-    """Draw the weights of each module that has some, one module after the other, and keep this rank's part."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        twin: Any = AutoModelForCausalLM.from_config(config, dtype=kind)
-    state = _state(model)
-    left_out = {*twin.all_tied_weights_keys, *([head_name(twin)] if is_number_head(model) else [])}
-    # one piece of memory for all: what is freed and taken again leaves holes in the heap
-    memory = torch.empty(
-        max(sum(map(_space, part.parameters(recurse=False))) for part in twin.modules()), dtype=torch.uint8
-    )
-    before = torch.get_rng_state()
-    try:
-        for name, module, rules in _with_rules(twin):
-            digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-            torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
-            held, start = dict(module.named_parameters(recurse=False)), 0
-            for own, empty in held.items():
-                place = memory[start : start + empty.nbytes].view(empty.dtype).view(empty.shape)
-                setattr(module, own, nn.Parameter(place, requires_grad=False))
-                start += _space(empty)
-            for rule, part in rules:
-                rule(part)
-            for whole, value in module.named_parameters(name, recurse=False):
-                if whole not in left_out:
-                    _put(state[whole], value.data)
-            for own, empty in held.items():
-                setattr(module, own, empty)
-    finally:
-        torch.set_rng_state(before)
-
-
-def _space(parameter: Tensor) -> int:
-    """Bytes of a tensor, up to where another one may begin."""
-    return -(-parameter.nbytes // 64) * 64
-
-
-def _with_rules(twin: Any) -> Iterator[tuple[str, nn.Module, list[tuple[Callable[[Any], None], Any]]]]:
-    """Each module with parameters of its own: its name, and the rules that draw them, its own and of all around it.
-
-    A rule of the whole model, such as GPT-2's of projections, draws what has memory: that of one module at a time.
-    """
-    parts = dict(twin.named_modules())
-    for name, module in parts.items():
-        if next(module.parameters(recurse=False), None) is None:
-            continue
-        path = name.split(".") if name else []
-        around = [parts[".".join(path[:depth])] for depth in range(len(path) + 1)]  # from the outermost one
-        owners = [around[0]]
-        for part in around[1:]:
-            owners.append(part if hasattr(part, "_init_weights") else owners[-1])
-        rules = [(owner._init_weights, part) for owner, part in zip(owners, around, strict=True)]
-        yield name, module, rules[::-1]
 
 
 def _put(own: Any, value: Tensor) -> None:

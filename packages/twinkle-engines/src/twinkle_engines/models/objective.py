@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from twinkle_engines.algorithms.correction import Correction
-from twinkle_engines.algorithms.losses import LOSSES, NamedLoss, total_and_count
-from twinkle_engines.models.notices import Seen
+from twinkle_engines.algorithms.losses import LOSSES, NamedLoss, needed, total_and_count
+from twinkle_engines.batches.padding import TRUNCATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,12 +132,12 @@ class Objective(NamedTuple):
         """
         logprobs, count = given.logprobs.clone(), len(part.sequences)  # a loss may write on them
         more = {name: one for name, one in given._asdict().items() if name in self.asks}
-        batch: dict[str, Any] = _Columns(self.name, part.columns)
+        batch = part.columns
         measured: dict[str, Tensor] = {}
         if self.correction is not None:
             by_itself = self.name in ("importance_sampling", "reinforce")
-            corrected, measured = self.correction.applied(batch, logprobs if by_itself else batch["proximal"])
-            batch = _Columns(self.name, corrected)
+            proximal = logprobs if by_itself else needed(batch, "proximal", f"{self.name} with a correction")
+            batch, measured = self.correction.applied(batch, proximal)
         made: Any = self.function(logprobs, batch, **more)
         values, measures = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
         self._check_shapes(values, measures, tuple(logprobs.shape), count)
@@ -172,20 +172,6 @@ class Objective(NamedTuple):
                 )
 
 
-class _Columns(dict[str, Any]):
-    """The columns that a loss is given; one that is not there is an error with those that are."""
-
-    def __init__(self, loss: str, columns: Mapping[str, Any]) -> None:
-        super().__init__(columns)
-        self._loss = loss
-
-    def __missing__(self, name: str) -> Any:
-        raise KeyError(
-            f"the loss {self._loss} reads the column {name!r}, and the batch of a loss has {', '.join(sorted(self))}: "
-            "labels are its targets and its mask"
-        )
-
-
 class Found(NamedTuple):
     """Means of a batch, of all ranks.
 
@@ -194,16 +180,18 @@ class Found(NamedTuple):
         counted: What divided its sum.
         tokens: Tokens that count.
         unit: What was counted: "token", "sequence" or "pair"; empty where nothing was.
-        has_gradient: Whether a loss of the user's depends on the log-probabilities.
         measures: The mean of what was measured.
+        has_rows: Whether there are sequences of more than one token.
+        is_truncated: Whether a policy loss has samples of a part of the tokens.
     """
 
     loss: float
     counted: float
     tokens: float
     unit: str
-    has_gradient: bool
     measures: dict[str, float]
+    has_rows: bool
+    is_truncated: bool
 
     def means(self) -> dict[str, float]:
         """The figures that `forward_backward` returns."""
@@ -219,23 +207,20 @@ class Totals:
         tokens: Tokens that count.
         units: What was counted.
         measures: The sum of what was measured, and what divides it, by name.
-        has_gradient: Whether a loss of the user's depends on its log-probabilities.
+        has_rows: As of `Found`, and so `is_truncated`.
     """
 
     def __init__(self) -> None:
         self.loss = self.counted = self.tokens = 0.0
         self.units: set[str] = set()
         self.measures: dict[str, tuple[float, float]] = {}
-        self.has_gradient = False
+        self.has_rows = self.is_truncated = False
 
     def add(self, aim: Objective, given: TokenValues, part: MicroBatch) -> Tensor:
         """Add a micro-batch; returns its sum of losses, for the backward pass."""
         total, counted, unit, measures = aim.share(given, part)
-        self.has_gradient |= not torch.is_grad_enabled()  # then nobody asks for one
-        if aim.is_own and total.requires_grad and not self.has_gradient:
-            sources = [one for one in (given.logprobs, given.entropies) if one is not None and one.requires_grad]
-            found: tuple[Tensor | None, ...] = torch.autograd.grad(total, sources, retain_graph=True, allow_unused=True)
-            self.has_gradient = any(bool(one.any()) for one in found if one is not None)
+        self.has_rows |= any(length > 1 for length in part.lengths)
+        self.is_truncated |= aim.is_sampled and TRUNCATED in part.columns and bool(part.columns[TRUNCATED].any())
         self.loss += total.item()
         self.counted += counted
         self.tokens += float(part.columns["mask"].sum())
@@ -247,16 +232,16 @@ class Totals:
             self.measures[name] = before[0] + float(pair[0]), before[1] + float(pair[1])
         return total
 
-    def of_all(self, aim: Objective, layout: ModelLayout, failed: bool, seen: Seen) -> tuple[Found, bool, Seen]:
-        """The means of all ranks, whether one has failed, and the marks of all; all ranks call this."""
-        flags = [failed, self.has_gradient, seen.has_rows, seen.is_truncated, not seen.is_shifted, seen.is_unmasked]
+    def of_all(self, aim: Objective, layout: ModelLayout, failed: bool) -> tuple[Found, bool]:
+        """The means of all ranks, and whether one has failed; all ranks call this."""
+        flags = [failed, self.has_rows, self.is_truncated]
         sums = layout.sum_over_data([self.loss, self.counted, self.tokens, *map(float, flags)])
-        loss, counted, tokens, fails, gradients, rows, truncated, unshifted, unmasked = sums
+        loss, counted, tokens, fails, rows, truncated = sums
         every = layout.gather(self) if aim.is_own or aim.is_sampled else [self]
         names = dict.fromkeys(name for one in every for name in one.measures)
         pairs = {name: [one.measures[name] for one in every if name in one.measures] for name in names}
         means = {name: sum(a for a, _ in found) / max(sum(b for _, b in found), 1e-30) for name, found in pairs.items()}
         units = sorted({unit for one in every for unit in one.units})
         unit = (units or [""])[0] if aim.is_own else aim.unit
-        found = Found(loss / counted if counted else 0.0, counted, tokens, unit, gradients > 0, means)
-        return found, fails > 0, Seen(rows > 0, truncated > 0, unshifted == 0, unmasked > 0)
+        mean = loss / counted if counted else 0.0
+        return Found(mean, counted, tokens, unit, means, rows > 0, truncated > 0), fails > 0

@@ -17,14 +17,12 @@ from twinkle_engines.batches.micro_batches import (
     MicroBatch,
     check_trainable,
     filler,
-    has_mask,
     is_packed,
     micro_batches,
 )
 from twinkle_engines.models.checks import check_packs, limits_of
 from twinkle_engines.models.forward import token_values
 from twinkle_engines.models.head import find_head
-from twinkle_engines.models.notices import look
 from twinkle_engines.models.objective import Totals
 from twinkle_engines.models.parallel import plain_model, reshard
 
@@ -57,8 +55,7 @@ class Passes:
     ) -> None:
         self._model, self._layout, self._dropout, self._kind = model, layout, dropout, kind
         self._size, self._max_tokens = micro_batch_size, max_tokens
-        limits = limits_of(model)
-        self._limits = limits if kind == "lm" else limits._replace(predicted=None)
+        self._limits = limits_of(model)
         self._not_given = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
         self._packs_checked = False
         self._head: Head | None = None
@@ -98,7 +95,7 @@ class Passes:
         for part in found:
             self._limits.check_ids(part.columns["input_ids"])
             for name in {"targets", "teacher_ids"} & part.columns.keys():
-                self._limits.check_targets(part.columns[name][part.columns["mask"]])
+                self._limits.check_ids(part.columns[name][part.columns["mask"]], "a batch has the label")
             self._limits.check_lengths(part.lengths)
             named = self._not_given & part.columns.keys()
             read = [name for name in named if not isinstance(part.columns[name], Tensor) or part.columns[name].any()]
@@ -183,11 +180,10 @@ class Passes:
                 check_trainable(batch, True)
             except ValueError as error:
                 failure = error
-        seen = look(aim, parts, has_mask(batch))
-        found, failed, seen = totals.of_all(aim, self._layout, failure is not None, seen)
+        found, failed = totals.of_all(aim, self._layout, failure is not None)
         if failure is not None:
             raise failure
         if failed:
             return None
-        notices.batch(aim, found, seen)
+        notices.batch(found)
         return found

@@ -46,41 +46,28 @@ def write(
     """Write an answer to each job.
 
     Raises:
-        ValueError: A prompt has ids that the model does not know, leaves no room for an answer, or may cross a border
-            of rotary frequencies; or the logits are no distribution.
+        ValueError: A prompt has ids that the model does not know, or may cross a border of rotary frequencies; or the
+            logits are no distribution.
     """
-    rooms: dict[int, list[int]] = {}  # sequences that may get as many tokens are written at once
-    for i, job in enumerate(jobs):
+    for job in jobs:
         limits.check_ids(job.ids, "a prompt has the token id")
-        room = params.max_new_tokens
-        if limits.positions is not None:
-            room = min(room, limits.positions - len(job.ids))
-        if room < 1:
-            raise ValueError(
-                f"a prompt has {len(job.ids)} tokens, but the model has positions for {limits.positions} with the "
-                f"answer: use at most {(limits.positions or 1) - 1} tokens"
-            )
-        rooms.setdefault(room, []).append(i)
-    found: dict[int, Answer] = {}
-    for room, group in rooms.items():
-        for start in range(0, len(group), size or len(group)):
-            chosen = group[start : start + (size or len(group))]
-            some = [jobs[i] for i in chosen]
-            lengths = [len(job.ids) for job in some]
-            limits.check_lengths([*[length + 1 for length in lengths], *[length + room for length in lengths]])
-            found |= zip(chosen, _write(model, some, params, room, ends, tokenizer), strict=True)
-    return [found[i] for i in range(len(jobs))]
+    found: list[Answer] = []
+    for start in range(0, len(jobs), size or max(len(jobs), 1)):
+        some = jobs[start : start + (size or len(jobs))]
+        limits.check_lengths([len(job.ids) + more for job in some for more in (1, params.max_new_tokens)])
+        found += _write(model, some, params, ends, tokenizer)
+    return found
 
 
 def _write(
     model: Any,
     jobs: Sequence[Job],
     params: SamplingParams,
-    room: int,
     ends: Collection[int],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[Answer]:
-    """Answers of at most so many tokens; `generate` gives each row the positions of its own tokens."""
+    """Answers that are written at once; `generate` gives each row the positions of its own tokens."""
+    room = params.max_new_tokens
     width = max(len(job.ids) for job in jobs)
     ids = torch.tensor([[0] * (width - len(job.ids)) + job.ids for job in jobs], device=model.device)
     attended = torch.tensor([[0] * (width - len(job.ids)) + [1] * len(job.ids) for job in jobs], device=model.device)

@@ -6,11 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-_KINDS = {
-    **dict.fromkeys(("temperature", "top_p", "min_p"), float),
-    **dict.fromkeys(("top_k", "n", "max_new_tokens", "seed"), int),
-}
-
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -30,7 +25,6 @@ class SamplingParams:
             token that ends an answer is never in its text.
 
     Raises:
-        TypeError: A value is no number, or not a whole one.
         ValueError: A value is out of its range.
     """
 
@@ -48,16 +42,6 @@ class SamplingParams:
         given: Any = self.stop
         stop = (given,) if isinstance(given, str) else tuple(given)
         object.__setattr__(self, "stop", stop)
-        for name, kind in _KINDS.items():  # as Python's numbers, whatever library they come from
-            if (value := getattr(self, name)) is None and name == "seed":
-                continue
-            try:
-                number = kind(value)
-            except (TypeError, ValueError):
-                raise TypeError(f"{name} is a number, got {value!r}") from None
-            if kind is int and number != value:
-                raise TypeError(f"{name} is a whole number, got {value!r}")
-            object.__setattr__(self, name, number)
         for name, holds, rule in (
             ("temperature", 0 <= self.temperature < math.inf, "at or above 0, and finite"),
             ("top_k", self.top_k >= 0, "at or above 0"),

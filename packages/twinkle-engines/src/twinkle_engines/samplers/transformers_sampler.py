@@ -100,14 +100,13 @@ class TransformersSampler(Sampler):
         Returns:
             A row for each prompt. Ids have prompt and answer, with the tokens of a stop and the end token; the mask
             marks the answer's tokens; log-probabilities are those of the distribution at the temperature, before
-            top_k, top_p and min_p, and `temperatures` has it. "length" ends an answer at the model's last position
-            too. A chat that ends with the assistant is continued.
+            top_k, top_p and min_p, and `temperatures` has it. A chat that ends with the assistant is continued.
 
         Raises:
             TypeError: A prompt or the parameters are of another form.
-            ValueError: A prompt has no tokens, leaves no room for an answer, or has ids that the model does not know;
-                an answer may cross a border of rotary frequencies (LongRoPE); texts need a tokenizer; there are no
-                parameters; or logits are not finite.
+            ValueError: A prompt has no tokens, or ids that the model does not know; an answer may cross a border of
+                rotary frequencies (LongRoPE); texts need a tokenizer; there are no parameters; or logits are not
+                finite.
         """
         chosen, jobs = self._jobs(prompts, params)
         answers = self._write(jobs, chosen)

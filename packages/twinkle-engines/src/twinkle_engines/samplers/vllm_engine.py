@@ -26,8 +26,7 @@ from twinkle_engines.models.build import read_tokenizer
 from twinkle_engines.models.checks import rope_border
 from twinkle_engines.samplers.sampler import Answer
 from twinkle_engines.samplers.seeds import sequence_seed
-from twinkle_engines.samplers.shared_weights import SharedWeights
-from twinkle_engines.samplers.vllm_weights import BACKEND, register
+from twinkle_engines.samplers.vllm_weights import SharedWeights, TakesWeights
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from twinkle_engines.samplers.seeds import Job
 
 T = TypeVar("T")
-_COLDEST = 0.01
-"""The lowest temperature that vLLM draws at."""
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has
 
 
@@ -130,9 +127,7 @@ class VLLMEngine:
         """
         await self._engine.pause_generation(mode="keep", clear_cache=False)
         if self._lora is None:
-            await self._engine.collective_rpc("start_weight_update")
-            await self._engine.collective_rpc("update_weights", kwargs={"update_info": self.buffer.description})
-            await self._engine.collective_rpc("finish_weight_update")
+            await self._engine.collective_rpc(TakesWeights.take_weights.__name__, kwargs=self.buffer.description)
         else:
             await self._load_adapters()
         await self._engine.update_weight_version(str(version))
@@ -149,28 +144,11 @@ class VLLMEngine:
         await self._engine.add_lora(LoRARequest("twinkle", 1, folder, load_inplace=True))
         self._adapters = LoRARequest("twinkle", 1, folder)
 
-    def check_length(self, ids: list[int]) -> None:
-        """Raise for a prompt that leaves no room for an answer."""
-        if len(ids) >= self._length:
-            raise ValueError(
-                f"a prompt has {len(ids)} tokens, but a sequence of this engine has at most {self._length} with its "
-                "answer; use a larger max_model_len"
-            )
-
     def _drawing(self, params: SamplingParams, seed: int) -> Any:
-        """The parameters of vLLM for one sequence, whose draws follow from the seed.
-
-        Raises:
-            ValueError: vLLM would draw at another temperature.
-        """
+        """The parameters of vLLM for one sequence, whose draws follow from the seed."""
         from vllm import SamplingParams as Drawing
         from vllm.sampling_params import RequestOutputKind
 
-        if 0 < params.temperature < _COLDEST:
-            raise ValueError(
-                f"temperature={params.temperature} is below {_COLDEST}, at which vLLM would draw instead; use at least "
-                f"{_COLDEST}, or 0 for the likeliest token"
-            )
         return Drawing(
             temperature=params.temperature,
             top_p=params.top_p,
@@ -202,7 +180,7 @@ class VLLMEngine:
         own: dict[str, Any] = {
             "model": self._saved("config", _named(model)) if isinstance(model, PretrainedConfig) else fspath(model),
             "generation_config": "vllm",
-            "weight_transfer_config": {"backend": BACKEND},
+            "worker_extension_cls": f"{TakesWeights.__module__}.{TakesWeights.__name__}",
             "logprobs_mode": "processed_logprobs",
         }
         if self.tokenizer is None:
@@ -232,7 +210,6 @@ async def _start(arguments: Mapping[str, Any]) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    register()
     engine: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
     await engine.update_weight_version("0")
     return engine

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
-from twinkle_engines.models.build import above_zero, check_installed
+from twinkle_engines.models.build import check_installed
 from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
 from twinkle_engines.samplers.sampler import Sampler, own_mesh
 from twinkle_remote import remote_class, remote_function
@@ -35,7 +34,6 @@ class VLLMSampler(Sampler):
         lora: Adapters that a `TransformersModel` with the same ones trains.
         tools: Tools for the template of chats: JSON schemas, or functions. A row's own "tools" go first.
         chat_template_kwargs: Variables of the template, such as `enable_thinking`; a row's own go first.
-        timeout: Seconds that a call may take on a rank; None waits for ever.
         device_mesh: The mesh, of the dim dp alone.
         remote_group: The group of workers that hold the engines. `tensor_parallel_size=n` takes n devices of each,
             `DeviceGroup(..., gpus_per_worker=n)`.
@@ -56,14 +54,11 @@ class VLLMSampler(Sampler):
         lora: PeftConfig | None = None,
         tools: Sequence[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
         device_mesh: DeviceMesh | None = None,
         remote_group: str | None = None,
         **engine_arguments: Any,
     ) -> None:
         check_installed("VLLMSampler", "vllm")
-        above_zero(timeout=timeout)
-        self._timeout = timeout
         if lora is not None:
             check_installed("VLLMSampler with lora")
         from twinkle_engines.samplers.vllm_engine import VLLMEngine
@@ -89,8 +84,7 @@ class VLLMSampler(Sampler):
 
         Raises:
             ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, there are no
-                parameters, or vLLM does not draw by them.
-            TimeoutError: The call takes longer than the sampler's `timeout`.
+                parameters; vLLM raises others.
             TypeError: A prompt or the parameters are of another form.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
@@ -105,17 +99,9 @@ class VLLMSampler(Sampler):
 
     async def _sampled(self, prompts: Sequence[Any], params: SamplingParams | None) -> Rollouts:
         chosen, jobs = self._jobs(prompts, params)
-        for job in jobs:
-            self._engine.check_length(job.ids)
         if self._broken is not None:
             raise RuntimeError(f"{self._broken}; sync again")
-        try:
-            written = await asyncio.wait_for(self._engine.write(jobs, chosen), self._timeout)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"sample() has taken longer than timeout={self._timeout} seconds; use a longer timeout=, or fewer "
-                "prompts or tokens at once"
-            ) from error
+        written = await self._engine.write(jobs, chosen)
         return self._rollouts(prompts, chosen, [one for one, _ in written], [versions for _, versions in written])
 
     def weights(self) -> Mapping[str, Tensor]:

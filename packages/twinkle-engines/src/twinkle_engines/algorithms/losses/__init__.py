@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, total_and_count
+from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, needed, total_and_count
 from twinkle_engines.algorithms.losses.pairs import bradley_terry, dpo, ipo, orpo, simpo
 from twinkle_engines.algorithms.losses.policy import (
     cispo,
@@ -91,6 +91,7 @@ __all__ = [
     "ipo",
     "jsd",
     "k3",
+    "needed",
     "orpo",
     "ppo",
     "reinforce",
