@@ -67,7 +67,7 @@ def tensors_in(memory: Tensor, rows: Sequence[_Row]) -> dict[str, Tensor]:
 
 
 class TakesWeights:
-    """What vLLM adds to its workers (`worker_extension_cls`)."""
+    """A part of vLLM's workers, which it adds to them (`worker_extension_cls`)."""
 
     vllm_config: Any
     model_runner: Any
