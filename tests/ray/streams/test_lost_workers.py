@@ -1,4 +1,4 @@
-"""Streams over Ray whose workers are killed: each row is consumed once."""
+"""Streams over Ray whose workers are killed: each row is consumed once, and a worker comes back with new weights."""
 
 from __future__ import annotations
 
@@ -84,51 +84,61 @@ def test_a_dead_worker_costs_only_the_rows_that_it_held_and_the_program_ends_sil
     assert 1 <= redone <= 40
 
 
-IT_DIES_ON_ITS_WAY_BACK = """
-    import os, signal, sys, time
+THE_ONLY_ONE = """
+    import json, os, signal, sys
     from pathlib import Path
 
+    import torch
     import twinkle
-    from twinkle import DeviceGroup, DeviceMesh, remote_class, remote_function
+    from twinkle import DeviceGroup, WeightSync, get, remote_class, remote_function
 
     folder = Path(sys.argv[1])
 
     @remote_class()
-    class Maker:
-        def __init__(self):
-            (folder / f"made-{os.getpid()}").touch()
-            made = len(list(folder.glob("made-*")))
-            if made in (3, 4):  # the first two are those of the beginning
+    class Model:
+        def __init__(self, dies: bool) -> None:
+            self.weight = torch.zeros(8)
+            (folder / f"{dies}-{os.getpid()}").touch()
+            if dies and len(list(folder.glob("True-*"))) in (2, 3):  # twice on its way back
                 os.kill(os.getpid(), signal.SIGKILL)
-            if made == 5:
-                (folder / "back").write_text(str(os.getpid()))
+
+        def weights(self):
+            return {"weight": self.weight}
 
         @remote_function(dispatch="slice_dp", collect="flatten")
-        def make(self, rows: list[int]) -> list[tuple[int, int]]:
-            time.sleep(0.02)
-            if 33 in rows and not (folder / "killed").exists():
+        def sample(self, rows: list[int]) -> list[tuple[int, float]]:
+            if rows == [9] and not (folder / "killed").exists():
                 (folder / "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return [(row, os.getpid()) for row in rows]
+            return [(row, float(self.weight[0])) for row in rows]
 
-    groups = [DeviceGroup("makers", 2, "CPU")]
+        @remote_function(dispatch="all", collect="first")
+        def update(self, batch) -> None:
+            self.weight += 1.0
+
+    groups = [DeviceGroup("sampler", 1, "CPU"), DeviceGroup("actor", 1, "CPU")]
     with twinkle.session("ray", groups=groups, restart="group"):
-        makers = Maker(device_mesh=DeviceMesh.from_sizes(dp_size=2), remote_group="makers")
-        seen, until = [], time.monotonic() + 120
-        with twinkle.stream([[row] for row in range(20_000)], makers.make, rows=10, ahead=20) as batches:
+        sampler, actor = Model(True, remote_group="sampler"), Model(False, remote_group="actor")
+        sync, told, versions = WeightSync(actor, sampler), [], []
+        with twinkle.stream([[row] for row in range(20)], sampler.sample, rows=1, ahead=2) as batches:
             for batch in batches:
-                seen += twinkle.get(batch)
-                pids, back = {pid for _, pid in seen}, folder / "back"
-                if (back.exists() and int(back.read_text() or 0) in pids) or time.monotonic() > until:
-                    break
-        assert [row for row, _ in seen] == list(range(len(seen)))
-        assert int((folder / "back").read_text()) in {pid for _, pid in seen}, "it did not come back"
-        print("done")
+                (made,), info = get(batch), batches.info
+                told.append([*made, info.begun[0], info.ended[0]])
+                get(actor.update(batch))
+                versions.append(sync())
+        (folder / "told").write_text(json.dumps([told, versions]))
+    print("done")
 """
 
 
 @pytest.mark.ray
-def test_a_worker_that_dies_twice_on_its_way_back_comes_back(
+def test_the_only_worker_of_a_stage_that_dies_twice_on_its_way_back_comes_with_the_weights_of_the_source(
     joined_program: Callable[..., Any], tmp_path: Path
 ) -> None:
-    assert "done" in joined_program(IT_DIES_ON_ITS_WAY_BACK, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
+    out = joined_program(THE_ONLY_ONE, str(tmp_path), OMP_NUM_THREADS="1").finish(timeout=200)
+    told, versions = json.loads((tmp_path / "told").read_text())
+    assert "done" in out and len(list(tmp_path.glob("True-*"))) == 4
+    assert [row for row, *_ in told] == list(range(20))
+    assert versions == sorted(set(versions)) and len(versions) == 20
+    for _, weight, begun, _ in told:
+        assert weight >= sum(version <= begun for version in versions), "never older weights than the row tells"

@@ -29,6 +29,7 @@ def decorate(**options: Any) -> Any:
         ({"execute": "last"}, r"execute='last' .* 'first', 'all'"),
         ({"sticky": "rows"}, "sticky='rows' .* needs dispatch='any', got 'slice'"),
         ({"dispatch": "any", "collective": True}, "use execute='all' with it, and a dispatch that calls them all"),
+        ({"execute": "first", "collective": True}, "collective"),
         ({"dispatch": "any", "split": "rows"}, "split= needs dispatch"),
         ({"timeout": 0}, "timeout=0 is not valid: it is seconds above 0, or None"),
         ({"timeout": "soon"}, "timeout='soon' is not valid"),

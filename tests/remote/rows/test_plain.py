@@ -48,13 +48,6 @@ def test_leaves_are_values_without_parts() -> None:
     assert map_record({"a": [MARK]}, walk) == {"a": ["new"]}
 
 
-class Own(dict[str, int]):
-    pass
-
-
-ROW = {"text": "a", "ids": [1, 2], "score": 0.5, "more": {"x": (None, True), "empty": []}}
-
-
 def test_a_copy_for_another_worker_has_no_graph_as_in_another_process() -> None:
     weight = torch.ones(2, requires_grad=True)
     given = snapshot({"loss": [weight * 2], "weight": weight, "fixed": weight.detach()})

@@ -34,10 +34,6 @@ class Maker:
     def make(self, rows: list[int]) -> list[int]:
         return [row + 100 for row in rows]
 
-    @remote_function(dispatch="slice_dp", collect="flatten", split=("rows",))
-    def named(self, rows: list[int]) -> list[int]:
-        return [row + 100 for row in rows]
-
     @remote_function(dispatch="slice_dp", collect="mean")
     def average(self, rows: list[int]) -> float:
         return sum(rows) / len(rows)
@@ -204,11 +200,6 @@ def test_a_source_without_rows_is_refused(maker: Maker, ahead: int) -> None:
         next(batches)
 
 
-def test_named_arguments_of_a_stage_are_its_rows(apart: Maker) -> None:
-    with stream(Source(), apart.named, rows=5, ahead=12) as batches:
-        assert rows_of_all(batches) == list(range(30))
-
-
 @pytest.mark.parametrize("ahead", [(0, 0), (0, 4), (4, 0), (4, 4)])
 def test_a_stream_is_the_source_of_another_one(maker: Maker, ahead: tuple[int, int]) -> None:
     source = [[0, 1, 2], [3], [], [4, 5, 6, 7]]
@@ -226,9 +217,3 @@ def test_a_stream_is_the_source_of_another_one(maker: Maker, ahead: tuple[int, i
     with inner, outer:
         outer.load_state_dict(state)
         assert seen + [row for batch in outer for row in get(batch)] == [row + 200 for row in range(8)]
-
-
-def test_a_plain_stage_may_return_a_lazy_result(maker: Maker) -> None:
-    for ahead in (0, 4):
-        with stream([[0, 1], [2]], lambda rows: maker.make(rows), lambda rows: rows, ahead=ahead) as batches:
-            assert [list(get(batch)) for batch in batches] == [[100, 101], [102]]

@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import torch
+from tests.remote.rows.kinds_of_rows import same
 
 from twinkle_remote import (
     concat,
@@ -80,9 +81,6 @@ class Maker:
         return rows
 
 
-FRAMES = (pd.DataFrame, pd.Series, pl.DataFrame, pa.Table)
-
-
 def as_list(start: int, n: int) -> Any:
     return list(range(start, start + n))
 
@@ -105,22 +103,6 @@ KINDS: dict[str, Callable[[int, int], Any]] = {
     "polars": lambda start, n: pl.DataFrame({"ids": as_list(start, n), "x": np.arange(n) * 1.5}),
     "arrow": lambda start, n: pa.table({"ids": as_list(start, n), "x": np.arange(n) * 1.5}),
 }
-
-
-def same(left: Any, right: Any) -> bool:
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, Rows):
-        return all(same(getattr(left, name), getattr(right, name)) for name in ("ids", "scores", "note"))
-    if isinstance(left, Pairs):
-        return all(same(mine, its) for mine, its in zip(left, right, strict=True))
-    if isinstance(left, torch.Tensor | np.ndarray):
-        return left.dtype == right.dtype and left.shape == right.shape and bool((left == right).all())
-    if isinstance(left, FRAMES):
-        return bool(left.equals(right))
-    return bool(left == right)
 
 
 class Program:

@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from tests.remote.tables.table_programs import MESHES, Maker, Program, Rows, same
+from tests.remote.rows.kinds_of_rows import same
+from tests.remote.tables.table_programs import MESHES, Maker, Program, Rows
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import concat, get, join, on, select, session, stats, submit, take
