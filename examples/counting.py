@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twinkle.engines import mismatch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,8 +23,13 @@ def counts_on(completions: list[str], digit: list[int], **_: Any) -> list[float]
     return graded
 
 
+def figures(rollouts: Rollouts) -> list[tuple[float, int]]:
+    """The mean reward and the oldest version of each row, computed where the rows are."""
+    return [(row.sequence_rewards().mean().item(), int(row.tokens["versions"].min())) for row in rollouts]
+
+
 def report(history: Sequence[float], rollouts: Rollouts) -> None:
-    """Print the result: the rewards, the best possible reward, and some answers."""
+    """Print the result: the rewards, the best possible reward, some answers, and how the two engines agree."""
     graded, texts = rollouts.sequence_rewards(), rollouts.completions or []
     print(
         f"\nreward {history[0]:.2f} -> {graded.mean():.2f}; answers that are right: {(graded == 1).float().mean():.0%}"
@@ -30,3 +37,5 @@ def report(history: Sequence[float], rollouts: Rollouts) -> None:
     print("1.00 is success: every answer counts on. 0.10 is chance, 0.50 one digit that is right and one that is not.")
     for row, group in zip(rollouts, rollouts.groups(), strict=True):
         print(f"  {(row.prompts or [''])[0]} -> {', '.join(texts[group.start : group.start + 4])}")
+    ratio = mismatch(rollouts)
+    print(f"the sampler's probabilities against the trainer's: ratio {ratio['mean']:.6f}, worst {ratio['worst']:.6f}")

@@ -28,6 +28,13 @@ def counts_on(completions: list[str], digit: list[int], **_: Any) -> list[float]
     return [float(text == str((one + 1) % 10)) for one, text in zip(digit, completions, strict=True)]
 
 
+def pair(digit: int, draw: random.Random) -> dict[str, str]:
+    """The digit that comes next is preferred to another one."""
+    right = (digit + 1) % 10
+    wrong = draw.choice([other for other in range(10) if other != right])
+    return {"prompt": f"count on: {digit}", "chosen": str(right), "rejected": str(wrong)}
+
+
 def mean_rewards(rollouts: Rollouts) -> list[float]:
     """The mean reward of each row, computed where the rows are: numbers alone come to the loop."""
     return [float(row.sequence_rewards().mean()) for row in rollouts]

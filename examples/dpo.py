@@ -14,18 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from digits import PROMPTS, arguments, counts_on, model_and_tokenizer, told, tune
+from digits import PROMPTS, arguments, counts_on, model_and_tokenizer, pair, told, tune
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
 from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, evaluate, preferences
-
-
-def pair(digit: int, draw: random.Random) -> dict[str, str]:
-    """The digit that comes next is preferred to another one."""
-    right = (digit + 1) % 10
-    wrong = draw.choice([other for other in range(10) if other != right])
-    return {"prompt": f"count on: {digit}", "chosen": str(right), "rejected": str(wrong)}
 
 
 def train(mode: Any = "local", steps: int = 40) -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ def test_reward_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     history = main(["--steps", "40", "--log", str(tmp_path / "metrics.jsonl")])
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["reward"] for line in logged] == history
-    assert all(line["lag"] == 0 and line["sync_seconds"] > 0 and line["tokens_per_second"] > 0 for line in logged)
+    assert all(line["lag"] == 0 for line in logged)
     assert all(1.0 <= line["mismatch/mean"] <= line["mismatch/worst"] < 1.001 for line in logged)
     assert len(history) == 40
     assert sum(history[-5:]) / 5 > sum(history[:5]) / 5 + 0.25

@@ -7,23 +7,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import agent
 import distillation
 import dpo
+import grpo
+import lag
 import ppo
 import pytest
+import reward_model
+import sft
 
 FIRST: dict[str, dict[str, float]] = {
     "ppo": {"reward": 0.046875, "tokens": 545.0, "ratio": 1.0, "entropy": 2.3318, "critic": 0.02618},
+    "reward_model": {"loss": 0.693147, "tokens": 160.0, "margin": 0.0, "accuracy": 0.0},
     "dpo": {"loss": 0.693147, "tokens": 160.0, "margin": 0.0, "accuracy": 0.0},
     "distillation": {"reward": 0.04375, "loss": 4.730, "kl": 4.730, "tokens": 236.0},
 }
 """Figures of the first step."""
-RECIPES: dict[str, Any] = {"ppo": ppo, "dpo": dpo, "distillation": distillation}
+RECIPES: dict[str, Any] = {"ppo": ppo, "dpo": dpo, "distillation": distillation, "reward_model": reward_model}
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_has_at_most_80_lines(name: str) -> None:
-    assert len(Path(RECIPES[name].__file__).read_text().splitlines()) <= 80
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), sft, grpo, agent])
+def test_a_recipe_has_at_most_80_lines(recipe: Any) -> None:
+    assert len(Path(recipe.__file__).read_text().splitlines()) <= 80
 
 
 @pytest.mark.timeout(300)
@@ -40,8 +46,16 @@ def test_recipes_learn() -> None:
     rewards = [one["reward"] for one in ppo.train(steps=30)]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.2
     assert dpo.train(steps=40)[-1]["right"] > 0.25
+    assert reward_model.train(steps=40)[-1]["held_accuracy"] > 0.95
     divergences = [one["kl"] for one in distillation.train(steps=40)]
     assert divergences[-1] < divergences[0] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_correction_keeps_old_rollouts_useful() -> None:
+    plain, corrected = (lag.train(8, rule, steps=80) for rule in (None, "truncate"))
+    assert sum(corrected[-5:]) > sum(plain[-5:])
 
 
 @pytest.mark.ray

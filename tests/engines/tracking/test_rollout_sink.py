@@ -132,3 +132,17 @@ def test_a_file_that_is_no_sinks_is_named(tmp_path: Path, capsys: pytest.Capture
         file.write('{"step": 4, "prom')  # a run that is at work
     assert main(["rollouts", str(path)]) == 0
     assert len(json.loads(Scripts(path.with_suffix(".html").read_text()).found["index"])) == 2
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="a browser, which a machine may not have")
+def test_a_browser_shows_the_rows_and_the_first_ones_tokens(tmp_path: Path) -> None:
+    path, page = tmp_path / "rollouts.jsonl", tmp_path / "page.html"
+    sink = RolloutSink(path)
+    for step in range(2):
+        sink.log(rollouts(), step=step)
+    assert main(["rollouts", str(path), "--out", str(page)]) == 0
+    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "mean reward from 0.375 at step 0 to 0.375 at step 1" in shown
+    assert shown.count('<button class="entry') == 4 and "user: &lt;/script&gt;&lt;b&gt;1 + 1" in shown
+    assert re.search(r'<span title="text: 4\nmask: 1\nlogprobs: -2[^>]*style="background: ', shown)

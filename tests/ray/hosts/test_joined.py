@@ -33,7 +33,7 @@ def told(hosts_here: None, programs: Callable[..., Any], tmp_path_factory: pytes
         running.line("CUT?", 10)
         hosts.cut("three")
         running.say("cut")
-        out.update({name: running.report(name, 300) for name in AFTER})
+        out.update({name: running.report(name, 60) for name in AFTER})
         running.finish(20)
         out["left over"] = running.left_over(10)
     return out
@@ -84,8 +84,7 @@ def test_a_host_that_is_cut_off_is_an_error_of_all_who_wait_for_it(told: dict[st
     assert cut["kind"] == "WorkerDiedError" and cut["seconds"] < 60, cut
     assert re.match(r"far\[[01]/2 dp=[01]\] died during Part.work on three pid \d+: ", cut["text"]), cut
     for name in ("NEXT", "OVER", "ASKS", "GATE", "READS", "HERE"):
-        limit = 300 if name == "READS" else 60  # Ray's own connection to the owner of a value ends late
-        assert told[name]["kind"] == "WorkerDiedError" and told[name]["seconds"] < limit, (name, told[name])
+        assert told[name]["kind"] == "WorkerDiedError" and told[name]["seconds"] < 60, (name, told[name])
     assert "wide[2/3" in told["OVER"]["text"]
     died = r"far\[[01]/2( dp=[01])?\] died during Part.work on three pid \d+: "
     assert re.search(died, told["ASKS"]["text"]), told["ASKS"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ ARGUMENT_LIMIT = 100 * 1000  # bytes; Ray stores a larger argument once for each
 _HEAD_LIMIT = 2 * 1024  # bytes; a larger head of a value in a segment is read from the store
 RESULT_LIMIT = 16 * 1024  # bytes; larger results stay on the node of their worker
 EAGER_LIMIT = 90 * 1000  # bytes; the same where the caller reads them at once: Ray sends as much with a reply
+
+_ASKS = 10.0  # seconds after which a reader that waits asks whether the node is there
 
 
 class Inline:
@@ -172,23 +175,35 @@ class RayStore:
     ) -> tuple[Any, int]:
         far = stored.node != self._node
         if not stored.bounds:
-            whole = stored.placed or _got(stored.refs[0], until)
+            whole = stored.placed or _got(stored.refs[0], until, stored.node)
             if far and isinstance(whole, Placed):
                 raise GoneError("it lies in the memory of its host, because the session had one node when it was made")
             return _opened(whole, numbers, columns, whole=far)
         wanted = range(stored.bounds[-1]) if numbers is None else numbers
         parts, order, size = [], list[int](), 0
         for index, own, places in rows.pieces_of(wanted, stored.bounds):
-            part, opened = _opened(_got(stored.refs[index], until), own, columns, whole=far)
+            part, opened = _opened(_got(stored.refs[index], until, stored.node), own, columns, whole=far)
             parts.append(part)
             order += places
             size += opened
         return rows.joined(parts, order), size
 
 
-def _got(ref: ObjectRef[Any], until: float | None) -> Any:
-    """Wait for a value of Ray's store, until a time on the monotonic clock."""
-    return ray.get(ref, timeout=None if until is None else max(0.0, until - time.monotonic()))
+def _got(ref: ObjectRef[Any], until: float | None, node: str) -> Any:
+    """Wait for a value of Ray's store, until a time on the monotonic clock, or until its node is known to be lost.
+
+    Ray tells a reader of a host that was cut off after 140 s; its list of nodes has it after the health check.
+    """
+    while True:
+        left = math.inf if until is None else max(0.0, until - time.monotonic())
+        try:
+            return ray.get(ref, timeout=min(left, _ASKS))
+        except ray.exceptions.GetTimeoutError:
+            if left <= _ASKS:
+                raise
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's own gap
+            if not any(each["Alive"] and each["NodeID"] == node for each in nodes):
+                raise GoneError("its node is lost") from None
 
 
 def put(pickled: Pickled) -> ObjectRef[Any]:
