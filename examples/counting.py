@@ -34,6 +34,7 @@ def report(history: Sequence[float], rollouts: Rollouts) -> None:
     print(
         f"\nreward {history[0]:.2f} -> {graded.mean():.2f}; answers that are right: {(graded == 1).float().mean():.0%}"
     )
+    print("mean reward by step, 0 to 1: " + "".join("▁▂▃▄▅▆▇█"[min(int(one * 8), 7)] for one in history))
     print("1.00 is success: every answer counts on. 0.10 is chance, 0.50 one digit that is right and one that is not.")
     for row, group in zip(rollouts, rollouts.groups(), strict=True):
         print(f"  {(row.prompts or [''])[0]} -> {', '.join(texts[group.start : group.start + 4])}")

@@ -57,7 +57,9 @@ def train(options: argparse.Namespace) -> list[float]:
                     metrics["mismatch"] = mismatch(model.annotate(batch, "proximal"))
                 metrics |= {**model.forward_backward(batch, loss="grpo"), **model.step()}
                 sync()
-                print("step {:4d}  reward {reward:.3f}  loss {loss:+.4f}  lag {lag}".format(len(history), **metrics))
+                print(
+                    "step {:4d}  reward {reward:.3f}  entropy {entropy:.3f}  lag {lag}".format(len(history), **metrics)
+                )
                 if sink:
                     sink.log(metrics, step=len(history))
         report(history, twinkle.get(model.annotate(grader.grade(sampler.sample(PROMPTS)), "proximal")))
