@@ -18,6 +18,7 @@ from typing import Any
 import tiny_model
 import torch
 from counting import PROMPTS, counts_on, figures, report
+from digits import told
 from torch.optim.lr_scheduler import LinearLR
 
 import twinkle
@@ -57,9 +58,7 @@ def train(options: argparse.Namespace) -> list[float]:
                     metrics["mismatch"] = mismatch(model.annotate(batch, "proximal"))
                 metrics |= {**model.forward_backward(batch, loss="grpo"), **model.step()}
                 sync()
-                print(
-                    "step {:4d}  reward {reward:.3f}  entropy {entropy:.3f}  lag {lag}".format(len(history), **metrics)
-                )
+                told(len(history), {name: metrics[name] for name in ("reward", "entropy", "lag")})
                 if sink:
                     sink.log(metrics, step=len(history))
         report(history, twinkle.get(model.annotate(grader.grade(sampler.sample(PROMPTS)), "proximal")))

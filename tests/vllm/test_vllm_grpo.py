@@ -12,7 +12,7 @@ def test_the_reward_of_the_example_rises() -> None:
     command = [sys.executable, str(EXAMPLE), "--engine", "vllm", "--steps", "40"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=840, check=False)
     assert done.returncode == 0, done.stderr
-    history = [float(one) for one in re.findall(r"reward (\d\.\d+)  entropy", done.stdout)]
+    history = [float(one) for one in re.findall(r"reward (\d\.\d+) entropy", done.stdout)]
     assert len(history) == 40
     assert sum(history[-5:]) / 5 > sum(history[:5]) / 5 + 0.25
     ratio = re.search(r"trainer's: ratio (\S+), worst (\S+)$", done.stdout, re.MULTILINE)
