@@ -44,8 +44,7 @@ def train(options: argparse.Namespace) -> list[float]:
         model = TransformersModel(source, **trained, device_mesh=mesh, remote_group="trainer")
         placement: Any = {"device_mesh": DeviceMesh.from_sizes(dp_size=options.samplers), "remote_group": "sampler"}
         sampler = ENGINES[options.engine](source, tokenizer=tokenizer, params=PARAMS, dtype="float32", **placement)
-        grader = rewards(counts_on, **placement)
-        sync = WeightSync(model, sampler)
+        grader, sync = rewards(counts_on, **placement), WeightSync(model, sampler)
         sync()
         loader = DataLoader(PROMPTS * options.steps, batch_size=len(PROMPTS))
         stages = (sampler.sample, grader.grade, Advantages("grpo", scale=False, **placement).add)
