@@ -27,7 +27,7 @@ from twinkle_remote import (
     replay,
     session,
 )
-from twinkle_remote.worker import saved_calls
+from twinkle_remote.worker import replay as saved_calls
 
 GROUPS = [DeviceGroup("two", 2, "CPU")]
 MESH = DeviceMesh.from_sizes(dp_size=2, device_type="cpu")

@@ -21,14 +21,11 @@ START = {
         workers workers.core workers.loop_calls workers.rank_actor workers.task_queue
     """,
     "twinkle_remote": """
-        backends backends.support component component.construct component.constructor component.method context errors
-        failures failures.frames failures.report
-        failures.travel
-        protocol protocol.backend protocol.call protocol.failure protocol.messages
-        protocol.modes protocol.spec running sessions sessions.current sessions.loads
-        sessions.pending_calls sessions.telemetry sessions.telemetry.stats sessions.weights waiting
+        backends backends.support component component.construct component.method context errors
+        failures failures.report failures.travel protocol protocol.backend protocol.messages protocol.spec
+        sessions sessions.pending_calls sessions.seeding sessions.session sessions.telemetry sessions.weights
         rows rows.columns rows.concat rows.cut rows.libraries rows.records rows.reduce rows.row_types rows.unknown
-        sessions.seeding worker worker.event_loop worker.inputs worker.saved_calls worker.worker
+        worker worker.event_loop worker.replay worker.worker
     """,
 }
 """The modules of each package that it may load, beside the package itself."""

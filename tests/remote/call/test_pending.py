@@ -221,7 +221,7 @@ def test_a_failure_that_a_caller_has_counts_as_seen_though_the_call_was_cancelle
             with pytest.raises(RemoteCallError, match="KeyError"):
                 call.wait()
         else:
-            call.withdraw()
+            call.cancel()
     failed(replies[1], upstream=False)
     assert call.done() and call.unseen() == (steps == "cancel")
     call.seen = True

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import TwinkleError, on, release, remote_class, remote_function, run_on_workers, session, stream
 from twinkle_remote.backends.support import start_on_workers
-from twinkle_remote.sessions.pending_calls import CallQueue
+from twinkle_remote.call.pending import PendingCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from twinkle_remote.call.pending import PendingCall
 
 GROUPS = [DeviceGroup("one", 1, "CPU"), DeviceGroup("two", 2, "CPU")]
 
@@ -101,18 +99,18 @@ PROGRAMS = [_step, _iteration, _method, _constructor, _function, _probe, _held, 
 def test_a_call_that_fails_at_once_is_its_callers(
     program: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    added: Any = CallQueue.add
+    listened = PendingCall.listen
     ended: list[str] = []
 
-    def add(queue: CallQueue, call: PendingCall) -> None:
+    def listen(call: PendingCall) -> None:
         """As another thread may do it: the call is over, and that is known, before who made it has it."""
-        added(queue, call)
+        listened(call)
         until = time.monotonic() + 0.2
         while not call.done() and time.monotonic() < until:
             time.sleep(0.001)
         ended.append(call.name)
 
-    monkeypatch.setattr(CallQueue, "add", add)
+    monkeypatch.setattr(PendingCall, "listen", listen)
     with caplog.at_level(logging.ERROR, "twinkle.remote"), session("threads", groups=GROUPS):
         with suppress(TwinkleError):
             program()

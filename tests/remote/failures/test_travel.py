@@ -13,6 +13,7 @@ from tests.remote.failures.errors import FieldsError, LockedError, NeedyError
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import RemoteCallError, get, on, remote_class, remote_function, session
 from twinkle_remote.failures.travel import combined_error, error_to_bytes
+from twinkle_remote.protocol.messages import exception_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ def test_it_travels_and_is_raised_again(name: str) -> None:
     error = raised(name)
     if name not in ("frozen", "refuses"):
         error.add_note("note")
-    travelled = pickle.loads(error_to_bytes(error))
+    travelled = exception_of(error_to_bytes(error))
     check(travelled, KINDS[name]())
     for original in (error, travelled):
         both = combined_error(original, "told", ())
@@ -158,7 +159,7 @@ def test_every_way_to_raise_keeps_it() -> None:
 
 
 def journey(error: BaseException) -> Any:
-    return pickle.loads(error_to_bytes(error))
+    return exception_of(error_to_bytes(error))
 
 
 @pytest.mark.parametrize("error", [NeedyError(7, detail="why"), FieldsError("bias"), LockedError("held")])

@@ -45,8 +45,8 @@ def test_every_task_is_given_its_own_pieces_when_all_inputs_are_there(order: lis
             assert not any(one.done() for one in waiting)
             replies[rank].answer(rows(rank))
         found = [one.result(60.0) for one in waiting]
-    for place, (outcomes, share) in enumerate(found):
-        assert not outcomes and share is not None
+    for place, (failure, share) in enumerate(found):
+        assert failure is None and share is not None
         node = share.values[0]
         assert not isinstance(node, DispatchError)
         pieces = [(stored.payload, stored.rows) for stored in leaves(node)]
@@ -64,8 +64,8 @@ def test_the_first_failure_ends_all_tasks_at_once(order: list[int], bad: int, wa
     for rank in order[bad:]:  # later failures do not count
         replies[rank].answer(failed(rank))
     for place in range(COUNT):
-        outcomes, share = inputs.of_task(task(place))
-        assert share is None and [one.failure.message for one in outcomes if one.failure] == [f"rank {COUNT}"]
+        failure, share = inputs.of_task(task(place))
+        assert share is None and failure is not None and failure.message == f"rank {COUNT}" and failure.upstream
 
 
 def test_a_watched_reply_is_not_waited_for() -> None:
@@ -84,7 +84,7 @@ def test_who_asks_to_be_told_is_told_once_with_the_last_input() -> None:
         assert not told
         reply.answer(rows(reply.rank))
     inputs.when_ready(lambda: told.append("late"))
-    assert told == ["first", "late"] and InputReplies().of_task(task(0)) == ((), None)
+    assert told == ["first", "late"] and InputReplies().of_task(task(0)) == (None, None)
 
 
 def test_a_reply_that_is_done_holds_no_call_that_waited_for_it() -> None:

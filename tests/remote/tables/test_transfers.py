@@ -36,7 +36,7 @@ from twinkle_remote.tables.nodes import (
 )
 from twinkle_remote.tables.plan import count, part, resolve
 from twinkle_remote.tables.read import read
-from twinkle_remote.worker.inputs import TaskInputs
+from twinkle_remote.worker.worker import TaskInputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from twinkle_remote.lazy.lazy import Lazy as Lazy
     from twinkle_remote.lazy.lazy import get as get
     from twinkle_remote.protocol.messages import is_handle as is_handle
-    from twinkle_remote.replay import replay as replay
     from twinkle_remote.rows.row_types import register_rows as register_rows
     from twinkle_remote.rows.wire_types import register_type as register_type
     from twinkle_remote.serving import Server as Server
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.operations import map as map  # noqa: A004  named like Python's
     from twinkle_remote.tables.operations import select as select
     from twinkle_remote.tables.operations import take as take
-    from twinkle_remote.worker.saved_calls import FailedCall as FailedCall
+    from twinkle_remote.worker.replay import FailedCall as FailedCall
+    from twinkle_remote.worker.replay import replay as replay
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 

@@ -66,11 +66,7 @@ def current_worker() -> WorkerContext:
 
 
 def be_worker(context: Callable[[], WorkerContext]) -> None:
-    """This process is one worker: code outside its tasks, such as its helper threads, is that worker's too.
-
-    Args:
-        context: Returns its place.
-    """
+    """This process is one worker: code outside its tasks, such as its helper threads, is that worker's too."""
     global _process
     _process = context
 
@@ -79,11 +75,7 @@ ask_for_rank(lambda: current_worker().rank)
 
 
 def forked_from(parent: int) -> str:
-    """The error text for a forked process; says what to use.
-
-    Args:
-        parent: Process id of the owner of the session.
-    """
+    """The error text for a forked process; says what to use."""
     return (
         f"process {os.getpid()} was forked from process {parent}, whose session works in that process alone: make the "
         'calls there and hand over their values, or start this process by multiprocessing.get_context("spawn")'
@@ -227,9 +219,6 @@ def held_task() -> RunningTask | None:
 def refuse_own_rank(calls: Sequence[PendingCall]) -> None:
     """Refuse to wait in a `def` method for calls that it has made itself, and that need its own rank.
 
-    Args:
-        calls: What is waited for.
-
     Raises:
         CircularCallError: A call runs after the method, which waits for it.
     """
@@ -310,11 +299,7 @@ _line: ContextVar[str] = ContextVar("twinkle_line", default="")
 
 
 def calls_are_from(line: str) -> None:
-    """Let the calls of this thread name a line, because the user's code did not start the thread.
-
-    Args:
-        line: File and line of the user's code.
-    """
+    """Let the calls of this thread name a line, because the user's code did not start the thread."""
     _line.set(line)
 
 
@@ -324,11 +309,7 @@ def named_elsewhere() -> bool:
 
 
 class called_from:  # noqa: N801 - a context manager that reads as a verb; contextlib doubles its time
-    """Run a block for a caller elsewhere, whose line is the driver's line.
-
-    Args:
-        line: File and line of that caller.
-    """
+    """Run a block for a caller elsewhere, whose line is the driver's line."""
 
     __slots__ = ("_line", "_token")
 

@@ -60,16 +60,12 @@ class ServedGroup(WorkerGroup):
         """None: a deadline is kept by the server, and its error has the stacks."""
         return {}
 
-    def cancel(self, replies: Sequence[Reply], *, withdraw: bool = False) -> None:
-        """Have the server cancel calls on event loops; with `withdraw`, also where they have not begun."""
+    def cancel(self, replies: Sequence[Reply]) -> None:
+        """Have the server cancel calls on event loops, and calls that have not begun."""
         for one in replies:
             assert isinstance(one, ServedReply)
             with contextlib.suppress(TwinkleError):  # a server that is gone runs nothing
-                self._backend.cancel(ResultRequest(one.payload.name, withdraw=withdraw))
-
-    def withdraw(self, replies: Sequence[Reply]) -> None:
-        """Have the server cancel calls, also where they have not begun."""
-        self.cancel(replies, withdraw=True)
+                self._backend.cancel(ResultRequest(one.payload.name, withdraw=True))
 
 
 class HttpBackend(Backend):

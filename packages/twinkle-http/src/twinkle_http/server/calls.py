@@ -258,7 +258,7 @@ class Calls:
     def cancel(self, client: RemoteClient, request: ResultRequest, _: object) -> None:
         """Cancel a call."""
         pending = call_of(client.result(request.name))
-        (pending.withdraw if request.withdraw else pending.cancel)()
+        (pending.cancel if request.withdraw else pending.give_up)()
 
     async def close(self, client: RemoteClient) -> None:
         """Release all that a client holds; takes as long as its components take."""

@@ -152,11 +152,9 @@ class RayGroup(WorkerGroup):
         """Send a task whose inputs are there to its rank; or answer at once, if one of them has failed."""
         reply, task = item.reply, item.task
         try:
-            failed, reads = item.inputs.of_task(task)
-            for outcome in failed:
-                assert outcome.failure is not None
-                now = time.time()
-                reply.answer(Outcome(reply.rank, failure=outcome.failure.as_upstream(), started=now))
+            failure, reads = item.inputs.of_task(task)
+            if failure is not None:
+                reply.answer(Outcome(reply.rank, failure=failure, started=time.time()))
                 return
             actor = self.members[reply.rank].actor
             given = () if reads is None else (reads,)
@@ -177,10 +175,6 @@ class RayGroup(WorkerGroup):
         return Outcome(reply.rank, failure=failure)
 
     def cancel(self, replies: Sequence[Reply]) -> None:
-        """Cancel tasks of event loops; returns at once."""
-        self.withdraw([reply for reply in replies if isinstance(reply, RayReply) and reply.key])
-
-    def withdraw(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that their workers have not begun."""
         for reply in replies:
             if isinstance(reply, RayReply):

@@ -280,7 +280,7 @@ class RankActor:
         try:
             assert self.worker is not None
             task = task_from_wire(wire)
-            self.worker.start(task, (), reads, key=key, answer=answer)
+            self.worker.start(task, None, reads, key=key, answer=answer)
         except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
             answer(_failed(self, task, error))
 
@@ -337,7 +337,7 @@ def _run_task(actor: RankActor, wire: Wire, reads: TaskTransfer | None) -> Outco
             actor.places.pop(task.instance, None)
         if actor.is_withdrawn():
             raise CallCancelledError(BEFORE_IT_BEGAN)
-        outcome = actor.worker.run(task, (), reads)
+        outcome = actor.worker.run(task, None, reads)
     except BaseException as error:  # SystemExit would end the actor, and its traceback would be lost
         outcome = _failed(actor, task, error)
     return outcome_to_wire(outcome)

@@ -140,11 +140,7 @@ class Exchange:
         return min([int(key.partition("/")[0]) for key in kept], default=number)
 
     def _delete(self, oldest: int) -> None:
-        """Delete what every process has read.
-
-        Args:
-            oldest: Of the first call, of which a process may still read a large value.
-        """
+        """Delete what every process has read."""
         for number in [number for number in self._posted if number < self._read - 1]:
             self._store.delete_key(f"{number}/{self._rank}")
             self._store.delete_key(f"{number}/word")

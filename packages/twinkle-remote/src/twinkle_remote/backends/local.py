@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -36,6 +38,7 @@ _HASH_SEED = (
     "PYTHONHASHSEED=0 in the environment"
 )
 _CLOSE_SECONDS = 1.0
+_SLICE_SECONDS = 0.25  # between two looks for a signal
 
 
 class LocalGroup(WorkerGroup):
@@ -72,14 +75,24 @@ class LocalGroup(WorkerGroup):
             return replies
         task, (reply,) = tasks[of_rank[own]], replies
         if task.on_loop and (in_event_loop() or named_elsewhere()):
-            failed, reads = inputs.of_task(task)
-            self._worker.start(task, failed, reads, key=reply, answer=reply.answer)
+            self._worker.start(task, *inputs.of_task(task), key=reply, answer=reply.answer)
         else:
             reply.answer(self._run(task, inputs))
         return replies
 
     def _run(self, task: Task, inputs: InputReplies) -> Outcome:
-        return self._worker.run(task, *inputs.of_task(task))
+        """Run a task to its end; an interrupt cancels a coroutine."""
+        if not task.on_loop:
+            return self._worker.run(task, *inputs.of_task(task))
+        answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._worker.start(task, *inputs.of_task(task), key=answers, answer=answers.put)
+        try:
+            while True:
+                with suppress(queue.Empty):  # a signal that comes just before the wait is not seen before its end
+                    return answers.get(timeout=_SLICE_SECONDS)
+        except KeyboardInterrupt:
+            self._worker.loop.cancel(answers)
+            raise
 
     def _trade(self, task: Task, replies: Sequence[Reply], outcome: Outcome | None, began: float) -> None:
         assert self._exchange is not None

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 class Posted:
     """A value that another process of the program has posted; it is read where it is used, once.
 
-    Args:
-        key: Where it was posted.
-
     Attributes:
         take: Reads it; None when it was read, and in the process that has posted it.
     """

@@ -83,7 +83,7 @@ class RankThread:
         thread.start()
         return thread
 
-    def withdraw(self, reply: ThreadReply) -> None:
+    def cancel(self, reply: ThreadReply) -> None:
         """Cancel a task of the event loop; answer another one that has not begun, which then does not run."""
         if self._claim(reply):
             inputs, outcome = self._at.get(reply), self._failed(CallCancelledError(BEFORE_IT_BEGAN), reply.name)
@@ -135,13 +135,13 @@ class RankThread:
         if reply.claimed:  # it was withdrawn in the queue
             return
         try:
-            failed, reads = inputs.of_task(task)
+            failure, reads = inputs.of_task(task)
             if not self._claim(reply):  # it was withdrawn meanwhile
                 return
             if task.on_loop:
-                self.worker.start(task, failed, reads, key=reply, answer=reply.answer)
+                self.worker.start(task, failure, reads, key=reply, answer=reply.answer)
             else:
-                reply.answer(self.worker.run(task, failed, reads))
+                reply.answer(self.worker.run(task, failure, reads))
         except BaseException as error:  # SystemExit ends a worker process, but here only the task
             reply.answer(self._failed(error, task.name))
 
@@ -194,15 +194,10 @@ class ThreadGroup(WorkerGroup):
         return {**self.stacks([rank for rank in found if rank not in known]), **known}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
-        """Cancel tasks of event loops."""
-        for reply in _own(replies):
-            if reply.on_loop:
-                self._ranks[reply.rank].worker.loop.cancel(reply)
-
-    def withdraw(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that have not begun."""
-        for reply in _own(replies):
-            self._ranks[reply.rank].withdraw(reply)
+        for reply in replies:
+            if isinstance(reply, ThreadReply):
+                self._ranks[reply.rank].cancel(reply)
 
     def end(self) -> None:
         """Start to end the threads; does not wait for them."""
@@ -222,10 +217,6 @@ def _as_now(task: Task) -> Task:
 
     args, kwargs = snapshot((task.args, task.kwargs), keep=True)
     return replace(task, args=args, kwargs=kwargs)
-
-
-def _own(replies: Sequence[Reply]) -> Sequence[ThreadReply]:
-    return [reply for reply in replies if isinstance(reply, ThreadReply)]
 
 
 class ThreadsBackend(Backend):

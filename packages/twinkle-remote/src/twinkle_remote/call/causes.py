@@ -1,12 +1,18 @@
-"""The cause of a call's failure: the source from whose failure it follows, which a caller is shown first."""
+"""The cause of a failure: what a call's failure follows from, and which failures its caller has retrieved.
+
+A call fails with the failure of a source, whose lazy result is its argument: a caller is shown that one first, and who
+retrieves a failure retrieves those from which it follows.
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from twinkle_remote.failures.report import CAUSE_SECONDS
-from twinkle_remote.waiting import wait_for_calls
+from twinkle_remote.failures.report import CAUSE_SECONDS, raise_failures
+from twinkle_remote.failures.travel import was_cancelled
+from twinkle_remote.sessions.pending_calls import wait_for_calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,16 +56,32 @@ def as_raised(call: PendingCall) -> Sequence[Failure]:
     return [cause if failure.upstream else failure for failure in call.failures]
 
 
-def wait_for_a_source(call: PendingCall) -> None:
-    """Wait shortly for the failure of a source, if a call's own follow from one: answers arrive in either order."""
-    until = time.monotonic() + CAUSE_SECONDS
-    if call.follows() and not call.runtime.closed:
-        wait_for_calls(call.sources, until, lambda: _may_tell(call.sources))
+def raise_first(call: PendingCall) -> None:
+    """Raise the first failure of a call; it, and those that it follows from, are retrieved.
+
+    It waits shortly for the failure of a source, if its own follows from one: answers arrive in either order.
+    """
+    follower: PendingCall | None = call
+    while follower is not None:
+        follower.retrieved()
+        if follower.follows() and not call.runtime.closed:
+            wait_for_calls(follower.sources, time.monotonic() + CAUSE_SECONDS, partial(_may_tell, follower.sources))
+        follower = cause_of(follower)
+    raise_failures(call.name, call.group.name, as_raised(call), call.line)
 
 
 def _may_tell(sources: Sequence[PendingCall]) -> bool:
     """Whether one of several calls has failed, or none of them will."""
     return any(source.failed() for source in sources) or all(source.is_over for source in sources)
+
+
+def is_retrieved(call: PendingCall) -> bool:
+    """Whether a call that failed or is late needs no report: a caller has its failure, or the cause of it."""
+    if call.seen or call.prefetched or (call.was_cancelled and all(map(was_cancelled, call.failures))):
+        return True
+    if call.failures and (first := first_cause(call)) is not call:
+        return first.seen
+    return any(one.seen for one in call.behind(lambda one: one.failed() or one.late()))
 
 
 def _identity(failure: Failure) -> tuple[str, ...]:

@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
 
 def ranks_read(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, *, each: bool) -> Sequence[int]:
-    """The called ranks whose values a collect reads, in its reading order.
-
-    Args:
-        spec: Options of the function.
-        ranks: Ranks that were called, ascending.
-        mesh: Mesh of the component, or None.
-        each: Every called rank received rows of its own.
-    """
+    """The called ranks whose values a collect reads, in its reading order."""
     reads = "all" if callable(spec.collect) else COLLECT[spec.collect].reads
     if reads == "first":
         return ranks[:1]
@@ -59,14 +52,7 @@ def combine_rule(spec: FunctionSpec, ranks: Sequence[int]) -> Any:
 
 
 def combined_by(spec: FunctionSpec, ranks: Sequence[int], mesh: DeviceMesh | None, name: str = "value") -> Combined:
-    """The way in which values of called ranks are combined into one, as when they are handed to another call.
-
-    Args:
-        spec: Options of the function.
-        ranks: Ranks that were called, ascending.
-        mesh: Mesh of the component, or None.
-        name: Class.method, for messages.
-    """
+    """The way in which values of called ranks are combined into one, as when they are handed to another call."""
     return Combined((), combine_rule(spec, ranks), mesh, name)
 
 
@@ -115,13 +101,7 @@ _warned: set[str] = set()
 
 
 def warn_whole(name: str, argument: str, ranks: int) -> None:
-    """Say once for each function that an argument with rows went whole to ranks whose results are joined.
-
-    Args:
-        name: Class.method.
-        argument: The argument and its type.
-        ranks: Number of called ranks, at or above 2.
-    """
+    """Say once for each function that an argument with rows went whole to ranks whose results are joined."""
     if name not in _warned:
         _warned.add(name)
         _log.warning(

@@ -132,12 +132,7 @@ class Encoder:
         return self._inside.setdefault(id(value), (value, share))[1] == share and size_in_bytes(value) < _OWN_BYTES
 
     def lazy(self, value: Lazy[Any], *, split: bool) -> LazySlot:
-        """A slot for a lazy result.
-
-        Args:
-            value: The lazy result.
-            split: Each rank takes its share of the rows.
-        """
+        """A slot for a lazy result."""
         self.used = True
         key = id(value), split
         index = self._indexes.get(key)
@@ -213,11 +208,6 @@ class Shares:
 
 def dispatch(call: Call, put: Callable[[object], tuple[object, int] | None], *, marks: bool = False) -> Shares:
     """Divide the arguments of one call over the called ranks.
-
-    Args:
-        call: The call.
-        put: Stores a large value, as `Store.put` does.
-        marks: As in `Encoder`.
 
     Raises:
         DispatchError: Lengths disagree, the rows do not divide as the function asks, a named argument has no rows, or

@@ -2,27 +2,27 @@
 
 A call runs from the start, and ends by its outcomes or by the end of the session. Each reply is taken in by the thread
 that answers; nothing polls. Its failure is retrieved where it is raised to a caller, and with it those from which it
-follows.
+follows (`causes`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.call.causes import as_raised, cause_of, first_cause, wait_for_a_source
+from twinkle_remote.call.causes import as_raised, is_retrieved, raise_first
 from twinkle_remote.call.collect import read_outcome, warn_whole
 from twinkle_remote.context import held_task, refuse_own_rank
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.failures.report import called_alone, lateness, raise_failures, seconds_for_cause
-from twinkle_remote.failures.travel import was_cancelled
-from twinkle_remote.waiting import Awaited, earliest, wait_for_calls, wait_for_one
+from twinkle_remote.failures.report import called_alone, lateness, seconds_for_cause
+from twinkle_remote.sessions.pending_calls import earliest, wait_for_calls, wait_for_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from twinkle_remote.protocol.backend import Reply
@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger("twinkle")
 SLOW_SECONDS = 60.0  # of a wait, after which it says once what it waits for
 
 
-class PendingCall(Awaited):
+class PendingCall:
     """One remote call; several threads may wait for it.
 
     Args:
@@ -57,7 +57,10 @@ class PendingCall(Awaited):
         sources: As given; none any more when it has ended well.
         known_cause: See `cause_of`.
         deadline: Its own, in monotonic seconds; None without one.
+        is_over: A rank has failed, all have answered, or the session has ended.
         seen: Its failure was retrieved.
+        was_cancelled: Its caller has cancelled it, so that this failure counts as retrieved.
+        logged: Its failure was logged.
         held: Its failure can still be retrieved; otherwise as given.
         handed_on: Its result was passed to another call, which fails with it.
         prefetched: As given.
@@ -78,27 +81,28 @@ class PendingCall(Awaited):
         held: bool = False,
         prefetched: bool = False,
     ) -> None:
-        super().__init__()
         self.runtime, self.call, self.record = runtime, call, record
         self.name, self.line, self.spec, self.mesh = call.name, call.line, call.spec, call.component.mesh
         self.group = runtime.backend.group(call.component.group)
         self.held, self.prefetched = held, prefetched
-        self.seen = self.handed_on = self._withdrawn = False
+        self.is_over = self.seen = self.handed_on = self.was_cancelled = self.logged = False
         self.made_in = held_task()
         self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
         self.failures: list[Failure] = []
         self.sources = tuple(sources)
         self.ranks = tuple([reply.rank for reply in replies])
         self.deadline = None if call.spec.timeout is None else time.monotonic() + call.spec.timeout
+        self.known_cause: PendingCall | None = None
         self._first_deadline: float | None = earliest([self.deadline, *[source._first_deadline for source in sources]])
         self._each, self._repeats, self._failed_at = each, repeats, 0.0  # wall clock
-        self.known_cause: PendingCall | None = None
-        self._of_rank: Mapping[int, Reply] = dict(zip(self.ranks, replies, strict=True))
+        self._replies = dict(zip(self.ranks, replies, strict=True))
         self._outcomes: dict[int, Outcome] = {}
+        self._lock = threading.Lock()
+        self._told: dict[Callable[[], None], bool] = {}  # whether each answer is told
 
     def listen(self) -> None:
         """Take in the replies from now on: in the threads that answer, those that are there in this one."""
-        for reply in self._of_rank.values():
+        for reply in self._replies.values():
             reply.add_done_callback(partial(self._arrived, reply.rank))
 
     def _arrived(self, rank: int, reply: Future[Outcome]) -> None:
@@ -111,7 +115,7 @@ class PendingCall(Awaited):
                 self.failures = [one.failure for one in ends if one.failure is not None]
                 self._failed_at = self._failed_at or _end(ends[0])[0] or time.time()
             self._outcomes[rank] = outcome  # after its failure: who finds the call done, without a lock, finds that too
-            ended = len(self._outcomes) == len(self._of_rank)
+            ended = self.done()
         if failed and self.on_failures is not None:
             self.on_failures((outcome,))
         if ended:
@@ -119,21 +123,45 @@ class PendingCall(Awaited):
             self.runtime.in_flight.completed(self)
         elif failed:
             self.runtime.in_flight.failed(self)
-        if ended or failed:
-            self.end_waits()
-        self._tell(last=ended)
+        self.tell(over=ended or failed)
+
+    def notify(self, tell: Callable[[], None], *, each: bool = False) -> None:
+        """Call a function once when it is over, or after each answer from now on; at once if that is so already.
+
+        It returns at once, and may be called in any thread.
+        """
+        with self._lock:
+            now = self.is_over or (each and bool(self._outcomes))
+            if each or not now:
+                self._told[tell] = each
+        if now:
+            tell()
+
+    def forget(self, tell: Callable[[], None]) -> None:
+        """Call a function no more."""
+        self._told.pop(tell, None)
+
+    def tell(self, *, over: bool) -> None:
+        """Call the functions of `notify`, after an answer or at the end of the session: then it is over."""
+        with self._lock:
+            self.is_over = self.is_over or over
+            told = [tell for tell, each in self._told.items() if each or self.is_over]
+            if self.is_over:
+                self._told = {tell: each for tell, each in self._told.items() if each and not self.done()}
+        for tell in told:
+            tell()
 
     def replies(self) -> Sequence[Reply]:
         """The replies of all ranks."""
-        return tuple(self._of_rank.values())
+        return tuple(self._replies.values())
 
     def reply(self, rank: int) -> Reply:
         """The reply of one rank, as an input for a consumer's task."""
-        return self._of_rank[rank]
+        return self._replies[rank]
 
     def pending(self) -> Sequence[Reply]:
         """Replies whose answers were not taken in."""
-        return [reply for rank, reply in self._of_rank.items() if rank not in self._outcomes]
+        return [reply for reply in self._replies.values() if reply.rank not in self._outcomes]
 
     def outcome(self, rank: int) -> Outcome:
         """The outcome of one rank, after `wait`."""
@@ -145,7 +173,7 @@ class PendingCall(Awaited):
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
-        return len(self._outcomes) == len(self._of_rank)
+        return len(self._outcomes) == len(self._replies)
 
     def failed(self) -> bool:
         """Whether a worker is known to have failed; never waits."""
@@ -196,17 +224,17 @@ class PendingCall(Awaited):
         return value
 
     def cancel(self) -> None:
-        """Cancel it on the event loops of ranks that have not answered; returns at once."""
-        if not self.done() and not self.runtime.closed:
-            self.group.cancel(self.pending())
-
-    def withdraw(self) -> None:
-        """Cancel it for its caller, also where a worker has not begun it; that it fails so counts as retrieved."""
+        """Cancel its coroutines for its caller, and its methods that have not begun, where no peers wait for these."""
         if self.done() or self.runtime.closed:
             return
-        self._withdrawn = True
+        self.was_cancelled = True
         if self.spec.on_loop or len(self.ranks) == 1 or not self.spec.collective:
-            self.group.withdraw(self.pending())
+            self.group.cancel(self.pending())
+
+    def give_up(self) -> None:
+        """Cancel its coroutines; a method runs on."""
+        if self.spec.on_loop and not (self.done() or self.runtime.closed):
+            self.group.cancel(self.pending())
 
     def released(self) -> None:
         """Called when its lazy result is deleted; a failure that nobody has retrieved is kept and logged."""
@@ -235,18 +263,23 @@ class PendingCall(Awaited):
                 self.check_open()
                 refuse_own_rank(self.waited_for())
                 self._wait_until_over(timeout, until)
-            if self.failures:
-                self._wait_for_the_cause()
-            elif not self.done():
-                self.check_open()
+            began = time.monotonic()
+            while self.failures and not (self.done() or self.runtime.closed):
+                until = began + seconds_for_cause(as_raised(self))
+                if until <= time.monotonic():
+                    break
+                self.next_answer(until)
         except KeyboardInterrupt:
-            self._withdrawn = self._withdrawn or self.spec.on_loop
-            self.cancel()
+            self.was_cancelled = self.was_cancelled or self.spec.on_loop
+            self.give_up()
             raise
-        if self.failures:
-            if self.first_failure().died:  # a worker that a shutdown has ended did not die
+        if not self.failures:
+            if not self.done():
                 self.check_open()
-            self._raise_failures()
+            return
+        if self.first_failure().died:  # a worker that a shutdown has ended did not die
+            self.check_open()
+        raise_first(self)
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for at most `seconds` without raising; returns whether `wait` would now return at once."""
@@ -261,10 +294,10 @@ class PendingCall(Awaited):
             if self.is_over:
                 return
             if (call := self.overdue()) is not None:
-                self._mark_seen()
-                call._see()
                 late = call.lateness(call.spec.timeout)
-                call.cancel()
+                for one in (self, call):
+                    one.retrieved()
+                call.give_up()
                 raise late
             now = time.monotonic()
             if until is not None and now >= until:
@@ -273,19 +306,10 @@ class PendingCall(Awaited):
                 _LOGGER.warning("a wait takes long: %s", self.lateness(SLOW_SECONDS))
                 slow = None
 
-    def _wait_for_the_cause(self) -> None:
-        """Wait shortly for the cause of lost connections, or for what peers report of a death."""
-        began = time.monotonic()
-        while not (self.done() or self.runtime.closed):
-            left = began + seconds_for_cause(as_raised(self)) - time.monotonic()
-            if left <= 0:
-                return
-            self.next_answer(time.monotonic() + left)
-
     def next_answer(self, until: float) -> None:
         """Wait until one more rank has answered, or until a time on the monotonic clock."""
         known = len(self._outcomes)
-        wait_for_calls([self], until, lambda: len(self._outcomes) > known, each_answer=True)
+        wait_for_calls([self], until, lambda: len(self._outcomes) > known, each=True)
 
     def check_open(self) -> None:
         """Raise where the session has ended, or is that of the parent process, so that no answer comes."""
@@ -304,9 +328,9 @@ class PendingCall(Awaited):
 
     def waited_for(self) -> Sequence[PendingCall]:
         """The calls whose workers must answer before it is done: itself, and those that make its arguments."""
-        return [self, *self._behind(lambda call: not call.done())]
+        return [self, *self.behind(lambda call: not call.done())]
 
-    def _behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
+    def behind(self, keep: Callable[[PendingCall], bool]) -> Sequence[PendingCall]:
         """The calls that make its arguments, those that make theirs, and so on while `keep` holds; nearest first."""
         found = {self: None}
         for call in (left := [self]):
@@ -325,7 +349,7 @@ class PendingCall(Awaited):
         """The error that it is not done after this time; what its workers raised, if all have answered meanwhile."""
         if self.done() and self.failures:
             try:
-                self._raise_failures()
+                raise_first(self)
             except Exception as error:
                 return error
         done, pending = sorted(self._outcomes), self.pending()
@@ -341,13 +365,7 @@ class PendingCall(Awaited):
 
     def unseen(self) -> bool:
         """Whether it failed or is late, and nobody has retrieved that failure or its cause."""
-        if self.seen or self.prefetched or not (self.failures or self.late()):
-            return False
-        if self._withdrawn and all(map(was_cancelled, self.failures)):
-            return False
-        if self.failures and (first := first_cause(self)) is not self:
-            return not first.seen  # who retrieves a failure retrieves its cause
-        return not any(call.seen for call in self._behind(lambda call: call.failed() or call.late()))
+        return (bool(self.failures) or self.late()) and not is_retrieved(self)
 
     def follows(self) -> bool:
         """Whether its failure follows from that of a source."""
@@ -363,20 +381,8 @@ class PendingCall(Awaited):
         """The first known failure, or its cause; there is one."""
         return as_raised(self)[0]
 
-    def _raise_failures(self) -> None:
-        """Raise the first failure; there is one."""
-        self._see()
-        raise_failures(self.name, self.group.name, as_raised(self), self.line)
-
-    def _see(self) -> None:
-        """Mark its failure, and those that it follows from, as retrieved."""
-        call: PendingCall | None = self
-        while call is not None:
-            call._mark_seen()
-            wait_for_a_source(call)
-            call = cause_of(call)
-
-    def _mark_seen(self) -> None:
+    def retrieved(self) -> None:
+        """A caller has its failure, or is about to get it."""
         self.seen = True
         self.runtime.in_flight.seen(self)
 

@@ -92,13 +92,13 @@ def start(call: Call, *, held: bool = False, prefetched: bool = False) -> Pendin
     except BaseException:
         runtime.loads.end(load)
         raise
-    pending.when_over(partial(runtime.loads.end, load))
+    pending.notify(partial(runtime.loads.end, load))
     return pending
 
 
 def _start(runtime: Runtime, call: Call, held: bool, prefetched: bool) -> PendingCall:
     began, group, store = time.perf_counter(), runtime.backend.group(call.component.group), runtime.backend.store
-    queue = runtime.in_flight.queue(call, call.spec.timeout)
+    calls = runtime.in_flight.make_room(call)
     inputs, sources, reads = _NO_LAZIES
     try:
         shares = dispatch(call, store.put, marks=group.undivided)
@@ -122,7 +122,9 @@ def _start(runtime: Runtime, call: Call, held: bool, prefetched: bool) -> Pendin
     if not prefetched and (task := RUNNING.get()) is not None:
         task.add(pending)
     pending.listen()
-    queue.add(pending)  # last: a session does not wait for a call that Ctrl-C has left halfway
+    calls[pending] = None  # last: a session does not wait for a call that Ctrl-C has left halfway
+    if pending.done():  # before it was there
+        calls.pop(pending, None)
     return pending
 
 
@@ -158,12 +160,7 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
 
 
 def part_of(whole: PendingCall, ranks: Sequence[int]) -> PendingCall:
-    """The call on some of its ranks, as a call that ends with them; its value is that of the first one.
-
-    Args:
-        whole: The whole call.
-        ranks: Called ranks, the one whose value counts first.
-    """
+    """The call on some of its ranks, as a call that ends with them; its value is that of the first one."""
     spec = replace(whole.spec, collect="first", timeout=None, execute="all")
     call = replace(whole.call, spec=spec, component=replace(whole.call.component, ranks=tuple(ranks)))
     record = CallRecord(call.name, whole.group.name, len(ranks))
@@ -183,11 +180,6 @@ def submit(bound_method: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, 
 def submit(bound_method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lazy[R]: ...
 def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a remote function lazily, also with `lazy_collect=False`; the typed form of a lazy call.
-
-    Args:
-        bound_method: `component.method`.
-        *args: Its positional arguments.
-        **kwargs: Its keyword arguments.
 
     Raises:
         TypeError: The argument is not a bound remote function of a component.
@@ -296,13 +288,7 @@ def check_all_ended(call: PendingCall) -> None:
 
 
 class RemoteIterator:
-    """The iterator of a component; a step that is late is not lost: the following `next` waits for it again.
-
-    Args:
-        component: The component.
-        spec: Options of each step; by default its rows are joined in data order.
-        itself: The caller's handle of the component.
-    """
+    """The iterator of a component; a step that is late is not lost: the following `next` waits for it again."""
 
     def __init__(self, component: Component, spec: FunctionSpec, itself: object) -> None:
         self._component, self._spec, self._itself = component, spec, itself

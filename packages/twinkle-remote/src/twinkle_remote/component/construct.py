@@ -17,7 +17,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
-from twinkle_mesh import DeviceMesh
 from twinkle_remote.component.method import inherit_options, make_handle
 from twinkle_remote.context import WorkerContext, call_line, current_worker, users_part, working_as
 from twinkle_remote.errors import NotInitializedError, PlacementError, TwinkleError
@@ -27,8 +26,9 @@ from twinkle_remote.sessions.seeding import constructor_seeded, next_component_s
 from twinkle_remote.sessions.session import absence, active, running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.sessions.session import Runtime
 
@@ -41,13 +41,9 @@ _prepared: WeakSet[type] = WeakSet()
 
 def _prepare(cls: Any) -> None:
     """Prepare a remote class, or a subclass of one, before its first object; once."""
-    if cls not in _prepared:
-        _wrap_init(cls)
-        inherit_options(cls)
-        _prepared.add(cls)
-
-
-def _wrap_init(cls: Any) -> None:
+    if cls in _prepared:
+        return
+    inherit_options(cls)
     original = cls.__init__
 
     @functools.wraps(original)
@@ -55,34 +51,25 @@ def _wrap_init(cls: Any) -> None:
         if type(self).__init__ is init:  # not when called through super().__init__
             _initialize(original, self, args, kwargs)
         else:
-            _call_init(original, self, args, kwargs)
+            original(self, *args, **kwargs)
 
     cls.__init__ = init
+    _prepared.add(cls)
 
 
 def _initialize(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call a constructor with its own keywords only; a local component is constructed as on a worker."""
-    cls = type(itself)
-    component = component_of(itself)
-    runtime = active()
+    cls, component, runtime = type(itself), component_of(itself), active()
     if component is None or runtime is None or not runtime.backend.in_process:
-        _call_init(original, itself, args, own_keywords(cls, kwargs))
+        original(itself, *args, **own_keywords(cls, kwargs))
         return
     backend = runtime.backend
-    kwargs = with_mesh(cls, args, kwargs, component.mesh)
-    size = backend.group(component.group).size
-    alone = execute_of(cls) == "first"
-    place = WorkerContext(component.group, backend.rank, size, component.mesh, alone)
+    kwargs = own_keywords(cls, with_mesh(cls, args, kwargs, component.mesh))
+    size, alone = backend.group(component.group).size, execute_of(cls) == "first"
     seed = None if component.group == backend.own_group else next_component_seed()
+    place = WorkerContext(component.group, backend.rank, size, component.mesh, alone)
     with working_as(place), nullcontext() if seed is None else constructor_seeded(seed):
-        _call_init(original, itself, args, own_keywords(cls, kwargs))
-
-
-def _call_init(original: Callable[..., None], itself: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if original is not object.__init__:
         original(itself, *args, **kwargs)
-    elif (args or kwargs) and unintercepted(type(itself).__new__) is object.__new__:
-        raise TypeError(f"{type(itself).__name__}() takes no arguments")
 
 
 def own_keywords(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -97,52 +84,37 @@ def with_mesh(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Dev
     """The keywords with the component's actual mesh, for a class that declares `device_mesh`."""
     if mesh is None or MESH not in declared_keywords(cls):
         return kwargs
-    signature = constructor_signature(cls)
-    by_place = [] if signature is None else list(signature.parameters)[: len(args)]
+    by_place = list(constructor_signature(cls).parameters)[: len(args)]
     return kwargs if MESH in by_place else {**kwargs, MESH: mesh}
 
 
 def declared_keywords(cls: Any) -> frozenset[str]:
     """The placement keywords that the constructor declares, or that a base declares and receives as `**kwargs`."""
     names: set[str] = set()
-    for function in _constructors(cls):
-        parameters = inspect.signature(function).parameters
-        names.update(parameters)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
+    for base in cls.__mro__[:-1]:
+        if inspect.isfunction(function := vars(base).get("__init__")):
+            parameters = inspect.signature(function).parameters
+            names.update(parameters)
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                break
     return _KEYWORDS & names
 
 
-def constructor_signature(cls: Any) -> inspect.Signature | None:
-    """The signature of calling the class; None for a class whose constructor is written in C."""
-    function = next(_constructors(cls), None)
-    if function is None:
-        plain = inspect.unwrap(cls.__init__) is object.__init__ and unintercepted(cls.__new__) is object.__new__
-        return inspect.Signature() if plain else None
-    signature = inspect.signature(function)
-    parameters = list(signature.parameters.values())
-    named = bool(parameters) and parameters[0].kind is not parameters[0].VAR_POSITIONAL
-    return signature.replace(parameters=parameters[1:] if named else parameters)
+def constructor_signature(cls: Any) -> inspect.Signature:
+    """The signature of calling the class: that of its `__init__`."""
+    if inspect.unwrap(cls.__init__) is object.__init__:
+        return inspect.Signature()
+    signature = inspect.signature(cls.__init__)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 class ConstructorSignature:
     """The descriptor that gives `inspect.signature` the constructor's own signature, also for subclasses."""
 
     def __get__(self, instance: object, cls: Any) -> inspect.Signature:
-        found = None if instance is not None else constructor_signature(cls)
-        if found is None:
+        if instance is not None:
             raise AttributeError("__signature__")
-        return found
-
-
-def _constructors(cls: Any) -> Iterator[Any]:
-    """The functions that take the arguments of a class: each `__init__`, nearest first, then each `__new__`."""
-    for name in ("__init__", "__new__"):
-        for base in cls.__mro__[:-1]:
-            found = vars(base).get(name)
-            function = inspect.unwrap(unintercepted(getattr(found, "__func__", found)))
-            if inspect.isfunction(function):
-                yield function
+        return constructor_signature(cls)
 
 
 def unintercepted(function: Any) -> Any:
@@ -172,12 +144,6 @@ def intercept(cls: Any) -> None:
 
 def construct(cls: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of calling a remote class: the new object, or the handle of an object on a group.
-
-    Args:
-        cls: The class that was called.
-        original: The class's own `__new__`; Python calls `__init__` on its result afterwards.
-        args: Positional arguments of the constructor.
-        kwargs: Keyword arguments, including those of placement.
 
     Raises:
         NotInitializedError: A group is named before `initialize`.
@@ -213,15 +179,7 @@ _count = itertools.count()
 
 
 def create(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], runtime: Runtime) -> Any:
-    """Build a component on a group, and make a handle of it.
-
-    Args:
-        cls: Its class.
-        name: Name of the group.
-        args: Positional arguments of the constructor.
-        kwargs: Keyword arguments, including those of placement.
-        runtime: The runtime of this process.
-    """
+    """Build a component on a group, and make a handle of it."""
     from twinkle_remote.call.send import start  # a worker builds its own objects only
 
     runtime.in_flight.raise_not_retrieved()
@@ -233,11 +191,10 @@ def create(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], r
         raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh)
     signature = constructor_signature(cls)
-    if signature is not None:
-        try:
-            signature.bind(*args, **own_keywords(cls, passed))
-        except TypeError as error:
-            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+    try:
+        signature.bind(*args, **own_keywords(cls, passed))
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     spec = FunctionSpec(dispatch="all", sync=True, timeout=runtime.backend.start_timeout)
     names = [f"args[{i}]" for i in range(len(args))]
     seed = next_component_seed()
@@ -283,14 +240,9 @@ def adopt(cls: Any, runtime: Runtime, name: str | None, kwargs: dict[str, Any], 
     """Register an object of this process in local mode, so that its calls use dispatch and collect as well.
 
     All processes of a launcher hold a component with a group or a mesh, this process alone any other.
-
-    Args:
-        cls: Its class.
-        runtime: The runtime of this process.
-        name: Name of the group; None without one.
-        kwargs: Keyword arguments of the constructor, including those of placement.
-        made: The object, before its `__init__`.
     """
+    from twinkle_mesh import DeviceMesh  # few workers have a mesh
+
     if not isinstance(made, cls):
         return made
     if name is not None and runtime.groups and name not in runtime.groups:
@@ -316,7 +268,7 @@ def _whole(mesh: DeviceMesh) -> DeviceMesh:
     nested: Any = 0
     for _ in mesh.dim_names:
         nested = [nested]
-    return DeviceMesh.from_ranks(nested, mesh.dim_names, device_type=mesh.device_type)
+    return type(mesh).from_ranks(nested, mesh.dim_names, device_type=mesh.device_type)
 
 
 class On:
@@ -350,9 +302,6 @@ def release(component: object) -> None:
 
     Later calls of the component are errors; its earlier results can still be fetched. The function does nothing for an
     object that was built in this process, or that is already released.
-
-    Args:
-        component: A component.
 
     Raises:
         TypeError: The argument is not a component.

@@ -93,11 +93,6 @@ class Explanation:
 def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
     """The dispatch and collect of a call as a table, without running it.
 
-    Args:
-        bound_method: `component.method`.
-        *args: Its positional arguments.
-        **kwargs: Its keyword arguments.
-
     Raises:
         TypeError: It is not a remote function of a component, or does not take the arguments.
         DispatchError: The call itself would raise the same error.

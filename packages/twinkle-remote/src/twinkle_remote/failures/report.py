@@ -147,13 +147,7 @@ def lateness(
 
 
 def called_alone(spec: FunctionSpec, ranks: Sequence[int], size: int) -> str:
-    """The hint for a late call of some ranks: their body may wait in a collective for those that were not called.
-
-    Args:
-        spec: Options of the function.
-        ranks: The called ranks.
-        size: Ranks of the component.
-    """
+    """The hint for a late call of some ranks: their body may wait in a collective for those that were not called."""
     if spec.collective or len(ranks) >= size:
         return ""
     return (
@@ -163,10 +157,6 @@ def called_alone(spec: FunctionSpec, ranks: Sequence[int], size: int) -> str:
 
 
 SIGNALS = (StopIteration, StopAsyncIteration)
-
-
-class EndedError(Exception):
-    """An iterator on a worker is at its end; no exception of a user's method says so."""
 
 
 def no_end(error: BaseException) -> BaseException:

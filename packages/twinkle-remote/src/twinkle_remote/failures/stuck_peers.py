@@ -29,10 +29,6 @@ def free_stuck_peers(call: PendingCall, failures: Sequence[Outcome]) -> None:
     A rank that raised enters no further collective of that call. Peers that wait in one are seen by their stacks, twice
     the same. The process of each failed rank is ended then: the connections of its process groups close, each peer gets
     an error, and nobody waits until a deadline.
-
-    Args:
-        call: The call.
-        failures: The outcomes of ranks that failed.
     """
     if failed := [outcome.rank for outcome in failures if raised_itself(outcome)]:
         threading.Thread(target=_look, args=(call, failed), name="twinkle-stuck-peers", daemon=True).start()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from twinkle_remote.context import is_machinery_file
 from twinkle_remote.errors import CallCancelledError, RemoteCallError, TwinkleError
-from twinkle_remote.protocol.messages import Failure
+from twinkle_remote.protocol.messages import Failure, exception_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -161,13 +161,7 @@ def both_type(kind: Any) -> Any:
 
 
 def combined_error(original: BaseException | None, text: str, failures: Sequence[Failure]) -> RemoteCallError:
-    """The caller's error: a `RemoteCallError` that is also an instance of the type that the worker raised.
-
-    Args:
-        original: The worker's exception; None if it could not be pickled.
-        text: The message.
-        failures: The failure of each failed rank.
-    """
+    """The caller's error: a `RemoteCallError` that is also an instance of the type that the worker raised."""
     error: Any = RemoteCallError(text)
     if isinstance(original, Exception):
         try:
@@ -179,39 +173,20 @@ def combined_error(original: BaseException | None, text: str, failures: Sequence
     return error  # type: ignore[no-any-return]  # of a type that is made here
 
 
-class _Packed(NamedTuple):
-    """An exception whose parts are pickled each by itself; loaded, it is the exception again.
-
-    Attributes:
-        kind: The type that was raised first.
-        both: It is a `RemoteCallError` too.
-        args: The pickled arguments; a text stands for one that does not pickle.
-        attributes: The pickled attributes, without those that do not pickle.
-        within: The exceptions of a group.
-        cause: What it was raised from; None without one.
-    """
-
-    kind: Any
-    both: bool
-    args: tuple[bytes, ...]
-    attributes: Mapping[str, bytes]
-    within: tuple[_Packed, ...]
-    cause: _Packed | None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, tuple(self)
+_Packed = tuple[Any, ...]
+"""The parts of an exception, each pickled by itself: the arguments of `_opened`."""
 
 
 def error_to_bytes(error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """A pickled exception for `pickle.loads`; empty if its type does not pickle.
+    """A pickled exception for `exception_of`; empty if its type does not pickle.
 
     Args:
         error: The exception.
         dumps: Pickles a value; that of cloudpickle pickles classes of the program by value.
     """
     try:
-        data = dumps(_packed(error, dumps, 0))
-        return data if isinstance(pickle.loads(data), type(error)) else b""
+        data = dumps((_opened, _packed(error, dumps, 0)))
+        return data if isinstance(exception_of(data), type(error)) else b""
     except Exception:  # the user's class may raise anything
         return b""
 
@@ -221,10 +196,10 @@ def _packed(error: BaseException, dumps: Callable[[Any], bytes], depth: int) -> 
     within: tuple[_Packed, ...] = ()
     if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST:
         args, within = (error.message,), tuple(_packed(one, dumps, depth + 1) for one in error.exceptions)
-    return _Packed(
+    return (
         raised_type(type(error)),
         isinstance(error, RemoteCallError),
-        tuple(_part(arg, dumps) or pickle.dumps(_text(arg)) for arg in args),
+        tuple(_part(arg, dumps) or pickle.dumps(repr(arg)) for arg in args),
         {name: data for name, value in attributes.items() if (data := _part(value, dumps))},
         within,
         None if cause is None or depth >= _DEEPEST else _packed(cause, dumps, depth + 1),
@@ -246,20 +221,15 @@ def _opened(
     both: bool,
     args: tuple[bytes, ...],
     attributes: Mapping[str, bytes],
-    within: tuple[BaseException, ...],
-    cause: BaseException | None,
+    within: tuple[_Packed, ...],
+    cause: _Packed | None,
 ) -> Any:
-    given = (*map(pickle.loads, args), *([list(within)] if within else []))
-    parts = Parts(given, {name: pickle.loads(data) for name, data in attributes.items()}, cause)
+    """An exception of its parts; `both` if it was a `RemoteCallError` too, `within` for those of a group."""
+    given = (*map(pickle.loads, args), *([[_opened(*one) for one in within]] if within else []))
+    own = {name: pickle.loads(data) for name, data in attributes.items()}
+    parts = Parts(given, own, None if cause is None else _opened(*cause))
     return remade(both_type(kind) if both else kind, parts)
 
 
 def _reduce(error: RemoteCallError, protocol: object = None) -> tuple[Any, ...]:
-    return _packed(error, pickle.dumps, 0).__reduce__()
-
-
-def _text(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception as broken:  # a user's __repr__ may itself fail
-        return f"<repr() of a {type(value).__name__} raised {type(broken).__name__}>"
+    return _opened, _packed(error, pickle.dumps, 0)

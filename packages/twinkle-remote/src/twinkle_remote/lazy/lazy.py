@@ -15,9 +15,9 @@ from twinkle_remote.lazy.operators import LazyOperators
 from twinkle_remote.protocol.messages import Itself
 from twinkle_remote.rows.cut import PLAIN
 from twinkle_remote.rows.plain import map_parts, snapshot
+from twinkle_remote.sessions.pending_calls import answer_of, wait_for_one
 from twinkle_remote.sessions.session import raise_not_retrieved
 from twinkle_remote.tables.nodes import Input, LazyArgument, StoredRows
-from twinkle_remote.waiting import answer_of, wait_for_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
@@ -160,10 +160,6 @@ class Lazy(LazyOperators, Generic[R]):
     value: they wait for it and fetch it to this process, once. A lazy result inside the arguments of a remote call is
     not fetched here: each worker reads the rows that it needs from the workers that made them.
     Code that checks the type (`isinstance`, `json`, `match`, `dataclasses.replace`, `torch.save`) needs `get(lazy)`.
-
-    Args:
-        call: The call in flight.
-        itself: The value if the method returned the component: the caller's handle.
     """
 
     __slots__ = ("__weakref__", "_rows", "_source", "_value")
@@ -212,7 +208,7 @@ class Lazy(LazyOperators, Generic[R]):
         if len(self._source.calls) != 1:
             raise ValueError(f"{self!r} stands for rows of several calls: cancel the calls, or close the stream")
         if self._value is None:
-            self._source.calls[0].withdraw()
+            self._source.calls[0].cancel()
 
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""

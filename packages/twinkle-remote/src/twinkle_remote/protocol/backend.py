@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.protocol.messages import SessionDefaults, Task, WorkerInfo
+    from twinkle_remote.protocol.messages import Failure, SessionDefaults, Task, WorkerInfo
     from twinkle_remote.tables.nodes import Columns, Rows
     from twinkle_remote.tables.transfers import TaskTransfer, TransferPlan
 
@@ -161,10 +161,10 @@ class WorkerGroup(Protocol):
         return self.stacks([reply.rank for reply in replies])
 
     def cancel(self, replies: Sequence[Reply]) -> None:
-        """Cancel those tasks of event loops that are pending, as asyncio does; returns at once.
+        """Cancel tasks that are pending; returns at once.
 
-        The default cancels nothing: such tasks then run to their end, and the end of a generator waits for a pending
-        item.
+        A task of an event loop is cancelled as asyncio does, and one that has not begun does not run. The outcome is a
+        failure of the type `CallCancelledError`. By default all run to their end.
         """
         return
 
@@ -179,13 +179,6 @@ class WorkerGroup(Protocol):
             The ranks that were ended; none by default, as for workers that share a process.
         """
         return ()
-
-    def withdraw(self, replies: Sequence[Reply]) -> None:
-        """`cancel`, and also other tasks that have not begun, which then do not run; returns at once.
-
-        The outcome of such a task is a failure of the type `CallCancelledError`. By default they run.
-        """
-        self.cancel(replies)
 
     def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """The tasks of one call as they are sent, before the first one is sent; the default changes nothing.
@@ -330,26 +323,27 @@ class InputReplies:
         """Call a function once when all inputs are there or one has failed, in any thread; at once if that is so."""
         self._ready.add_done_callback(lambda _: notify())
 
-    def of_task(self, task: Task) -> tuple[Sequence[Outcome], TaskTransfer | None]:
+    def of_task(self, task: Task) -> tuple[Failure | None, TaskTransfer | None]:
         """Wait for all inputs or for the first failure.
 
         Args:
             task: One of the call's tasks.
 
         Returns:
-            The failed outcome, for the worker; and what the task reads. Both are empty without inputs.
+            The failure, and what the task reads, both for the worker; None without inputs.
         """
         if not self.replies:
-            return (), None
+            return None, None
         failed = self._ready.result()
         if failed is not None:
-            return (failed,), None
+            assert failed.failure is not None
+            return failed.failure.as_upstream(), None
         with self._lock:
             if self._planned is None:
                 assert self.plan is not None
                 outcomes = [reply.result() for reply in self.replies]
                 self._planned = self.plan.transfers(outcomes)
-        return (), self._planned[task.place]
+        return None, self._planned[task.place]
 
     def give_up(self, outcome: Outcome) -> None:
         """End the wait with a failure: the call was cancelled."""

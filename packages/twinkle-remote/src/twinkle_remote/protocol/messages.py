@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.tables.nodes import Columns, Rows
     from twinkle_remote.tables.transfers import TaskTransfer
-    from twinkle_remote.worker.saved_calls import SavedFailures
+    from twinkle_remote.worker.replay import SavedFailures
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,12 @@ class WorkerInfo:
 def here(group: str, rank: int, size: int) -> WorkerInfo:
     """The info of a worker that runs in this process."""
     return WorkerInfo(group, rank, size, socket.gethostname(), os.getpid())
+
+
+def exception_of(pickled: bytes) -> BaseException:
+    """A pickled exception, which is a function and its arguments."""
+    make, parts = pickle.loads(pickled)
+    return cast("BaseException", make(*parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +106,9 @@ class Failure:
         if not self.pickled:
             return None
         try:
-            loaded = pickle.loads(self.pickled)
+            return exception_of(self.pickled)
         except Exception:  # the type may not be importable here: the text remains
             return None
-        return loaded if isinstance(loaded, BaseException) else None
 
 
 COMPONENT = "_twinkle_component"

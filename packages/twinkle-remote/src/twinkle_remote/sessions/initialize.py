@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 
 from twinkle_mesh import DeviceGroup
@@ -18,7 +17,7 @@ from twinkle_remote.serving import not_installed
 from twinkle_remote.sessions.pending_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.seeding import begin_session, check_seed
 from twinkle_remote.sessions.session import Runtime, active, install, remove
-from twinkle_remote.worker.saved_calls import SavedFailures
+from twinkle_remote.worker.replay import SavedFailures, end_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,20 +45,13 @@ def exit_with(error: BaseException) -> None:
 
 
 class _Exit:
-    """An object whose deletion ends the process.
-
-    Args:
-        status: The exit status.
-    """
+    """An object whose deletion ends the process."""
 
     def __init__(self, status: int) -> None:
         self._exit, self._status = os._exit, status
 
     def __del__(self) -> None:
         self._exit(self._status)
-
-
-_reading: ContextVar[bool] = ContextVar("twinkle_reading_definitions", default=False)
 
 
 class BackendOptions(TypedDict, total=False):
@@ -125,8 +117,7 @@ def initialize(
         BackendError: There is no such backend, or neither it nor a built-in one takes an option.
         PlacementError: The groups cannot be placed.
     """
-    if _reading.get():
-        raise DefinitionsEnd
+    end_definitions()
     by_name = _by_name(() if groups is None else groups)
     seed = check_seed(seed)
     arguments = {
@@ -218,10 +209,6 @@ def session(mode: str = "local", **options: Unpack[SessionOptions]) -> Iterator[
     """`initialize` for a block, and `shutdown` at its end; does nothing inside a session with the same arguments.
 
     A block that ends by an exception abandons its calls in flight; `sys.exit(0)` is a normal end.
-
-    Args:
-        mode: As for `initialize`.
-        **options: As for `initialize`.
     """
     before = active()
     initialize(mode, **options)
@@ -250,20 +237,6 @@ def _saving(folder: str | os.PathLike[str], seed: int) -> SavedFailures:
     paths = tuple(os.path.abspath(path) for path in sys.path)
     program = os.path.abspath(main) if main else ""
     return SavedFailures(os.path.abspath(folder), seed, program, tuple(sys.argv[1:]), paths)
-
-
-class DefinitionsEnd(BaseException):
-    """A session would begin in a program that is read for what it defines."""
-
-
-@contextmanager
-def reading_definitions() -> Iterator[None]:
-    """A block in which `initialize` raises `DefinitionsEnd`."""
-    token = _reading.set(True)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
 
 
 def _shown(key: str, arguments: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""The pending calls of a session, by caller and group: their number is limited, and its end waits for them."""
+"""The pending calls of a session, by caller and group: their number is limited, and its end waits for them.
+
+Waits for calls are here too, until times on the monotonic clock: the one place in which a thread of a program is held
+up. Only locks of the interpreter's own are taken: Ctrl-C may come at any step, and leaves none of them taken.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,25 @@ import time
 import weakref
 from concurrent.futures import wait
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twinkle_remote.context import current_worker, in_event_loop, named_elsewhere, users_part
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
 from twinkle_remote.failures.report import SIGNALS, no_end
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT
-from twinkle_remote.waiting import earliest, wait_for_one
+from twinkle_remote.sessions.seeding import others_construct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Call
     from twinkle_remote.sessions.session import Runtime
 
+R = TypeVar("R")
 
 _log = logging.getLogger("twinkle.remote")
+_SLICE_SECONDS = 0.5  # Python sees a Ctrl-C that comes just before a wait at the end of the wait
 _KEPT = 256  # failed calls without a lazy result
 _LOOK_SECONDS = 0.05
 _SETTLE_SECONDS = 60.0
@@ -34,110 +40,82 @@ _SLOW_SECONDS = 60.0  # of the end, after which it says once where the calls are
 _CLEANUP_SECONDS = 10.0  # Ray runs workers at a lower priority: on a busy host they need seconds
 
 
-def _text(call: PendingCall) -> str:
-    """The known failure of a call in one line."""
-    if not call.failures:
-        return f"{call.name} on {call.call.where()} is past its deadline; called from {call.line}"
-    first = call.first_failure()
-    return f"{first.method or call.name} on {first.label}: {first.type_name}: {first.message}; called from {call.line}"
-
-
-def _raise_noted(call: PendingCall, note: str) -> None:
-    """Raise the failure of a call with a note; where Python would take it for the end of a loop, one of its text."""
-    try:
-        call.wait(0.0)
-    except TwinkleError as error:
-        raised = no_end(error) if isinstance(error, SIGNALS) else error
-        with suppress(Exception):  # the type may refuse it
-            raised.add_note(note)
-        raise raised.with_traceback(users_part(error.__traceback__)) from error.__cause__
-
-
-class CallQueue:
-    """Pending calls in the order in which they were made.
+def wait_for_calls(
+    calls: Sequence[PendingCall], until: float | None, is_there: Callable[[], bool], *, each: bool = False
+) -> bool:
+    """Wait for something that calls bring about; other ranks of this process may run constructors meanwhile.
 
     Args:
-        group: Name of the called group.
-        limit: Calls that may be in flight, at or above 1.
-        is_closed: Whether the session has ended, so that no more answers arrive.
+        calls: The calls, each of which ends a wait when it is over.
+        until: A time on the monotonic clock, which ends it too; None for no limit.
+        is_there: Whether it is there, which is returned.
+        each: Each answer of a rank may bring it about.
     """
+    if is_there():
+        return True
+    bell = threading.Lock()
+    bell.acquire()
 
-    def __init__(self, group: str, limit: int, is_closed: Callable[[], bool]) -> None:
-        self._group = group
-        self._limit = limit
-        self._is_closed = is_closed
-        self._calls: dict[int, PendingCall] = {}
-        self._looked = 0.0
+    def ring() -> None:
+        with suppress(RuntimeError):  # another answer has rung it, and nobody has heard it yet
+            bell.release()
 
-    def add(self, call: PendingCall) -> None:
-        """Keep a call until it is done."""
-        self._calls[id(call)] = call
-        if call.done():  # before it was here
-            self.remove(call)
+    try:
+        for call in calls:
+            call.notify(ring, each=each)
+        with others_construct():
+            while not is_there() and (left := float("inf") if until is None else until - time.monotonic()) > 0.0:
+                bell.acquire(timeout=min(left, _SLICE_SECONDS))
+    finally:
+        for call in calls:
+            call.forget(ring)
+    return is_there()
 
-    def late(self) -> Sequence[PendingCall]:
-        """The calls that are past their deadline, looked for now and then."""
-        now = time.monotonic()
-        if not self._calls or now - self._looked < _LOOK_SECONDS:
-            return ()
-        self._looked = now
-        return [call for call in self.calls() if call.overdue() is call]
 
-    def remove(self, call: PendingCall) -> bool:
-        """Remove a call; False if it is not in this queue."""
-        return self._calls.pop(id(call), None) is not None
+def wait_for_one(calls: Sequence[PendingCall], until: float | None) -> None:
+    """Wait until one of several calls is over, one is late, or a time on the monotonic clock."""
+    until = earliest((until, *[call.next_deadline() for call in calls]))
+    wait_for_calls(calls, until, lambda: any(call.is_over for call in calls))
 
-    def calls(self) -> Sequence[PendingCall]:
-        """All calls."""
-        while True:
-            try:
-                return list(self._calls.values())
-            except RuntimeError:  # another thread, or the garbage collector, removed one meanwhile
-                continue
 
-    def make_room(self, name: str, timeout: float | None) -> None:
-        """Wait until one more call may be made; calls that failed or are past their deadline do not count.
+def earliest(limits: Iterable[float | None]) -> float | None:
+    """The first of several times, or the shortest of several durations; None where none limits."""
+    return min([limit for limit in limits if limit is not None], default=None)
 
-        Args:
-            name: Class.method of the new call.
-            timeout: Seconds that the new call may take; None for no limit.
 
-        Raises:
-            CallTimeoutError: The time is over, and nothing was sent.
-        """
-        if len(self._calls) < self._limit:
-            return
-        full = f"{self._limit} calls to group {self._group!r} are in flight, as many as max_in_flight allows"
-        blocks = "; the event loop is blocked meanwhile: await results before more calls are made"
-        until = None if timeout is None else time.monotonic() + timeout
-        slow: float | None = time.monotonic() + (0.0 if in_event_loop() else _WARN_AFTER_SECONDS)
-        while len(self._calls) >= self._limit and not self._is_closed():
-            waiting = [call for call in self.calls() if not (call.failed() or call.overdue())]
-            now = time.monotonic()
-            if len(waiting) < self._limit:
-                return
-            if until is not None and now >= until:
-                raise CallTimeoutError(f"{name} was not sent within {timeout:g} s: {full}")
-            if slow is not None and now >= slow:
-                slow = None
-                _log.warning("%s waits: %s%s", name, full, blocks if in_event_loop() else "")
-            wait_for_one(waiting[:_TOGETHER], earliest((until, slow)))
+async def answer_of(calls: Sequence[PendingCall], result: Callable[[], R]) -> R:
+    """Await calls, and read their result in a thread: it may be large, and lie elsewhere.
 
-    def settle(self, timeout: float | None) -> None:
-        """Wait until calls of all ranks that failed on some are over on the others, before all ranks are called again.
+    A cancelled task ends at once, and the calls run on.
 
-        A rank that failed would meet its peers' collective of the earlier call in that of the new one. Peers that wait
-        for it are freed meanwhile (`free_stuck_peers`).
+    Args:
+        calls: They are over before `result` is called, or the first of them has failed or is late.
+        result: Returns the value, or raises.
+    """
+    from asyncio import Event, get_running_loop, to_thread, wait_for  # half of the import time of this package
 
-        Args:
-            timeout: Seconds that the new call may take; None for a minute.
-        """
-        until = time.monotonic() + (_SETTLE_SECONDS if timeout is None else min(timeout, _SETTLE_SECONDS))
-        while not self._is_closed() and time.monotonic() < until:
-            split = [call for call in self.calls() if call.spec.collective and call.failed() and not call.done()]
-            if not split:
-                return
-            split[0].next_answer(until)
+    def value_or_error() -> tuple[R | None, BaseException | None]:
+        try:
+            return result(), None
+        except StopIteration as error:
+            return None, no_end(error)  # as PEP 479
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(answered.set)
+
+    loop, answered = get_running_loop(), Event()
+    for call in calls:
+        call.notify(tell)
+    while not (all(call.is_over for call in calls) or any(call.failed() or call.overdue() for call in calls)):
+        answered.clear()
+        until = earliest([call.next_deadline() for call in calls])
+        with suppress(TimeoutError):  # a deadline has passed, which the loop looks at
+            await wait_for(answered.wait(), None if until is None else max(0.0, until - time.monotonic()))
+    value, error = await to_thread(value_or_error)
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # without an error there is a value
 
 
 _Key = tuple[str | None, int | None, str]
@@ -159,68 +137,96 @@ class PendingCalls:
 
     def __init__(self, limit: int = MAX_IN_FLIGHT) -> None:
         self._limit = limit
-        self._queues: dict[_Key, CallQueue] = {}
-        self._held: weakref.WeakValueDictionary[int, PendingCall] = weakref.WeakValueDictionary()  # with a lazy result
-        self._kept: dict[int, PendingCall] = {}
-        self._logged: weakref.WeakSet[PendingCall] = weakref.WeakSet()
+        self._pending: dict[_Key, dict[PendingCall, None]] = {}
+        self._held: weakref.WeakKeyDictionary[PendingCall, None] = weakref.WeakKeyDictionary()  # with a lazy result
+        self._kept: dict[PendingCall, None] = {}
+        self._looked = 0.0
         self.closed = False
         self.started = 0
-        self._lock = threading.Lock()
 
-    def queue(self, call: Call, timeout: float | None) -> CallQueue:
-        """Wait until there is room for a new call; returns the queue to add it to.
+    def make_room(self, call: Call) -> dict[PendingCall, None]:
+        """Wait until there is room for a new call, within its time limit; returns the place to `add` it to.
 
-        Args:
-            call: The call. A worker that calls itself does not wait, because it would wait for itself. Before a
-                collective call, which all ranks enter together, an earlier such call has to be over on each.
-            timeout: Seconds that the call may wait; None for no limit.
+        Calls that failed or are past their deadline take no room. A worker that calls itself does not wait, because it
+        would wait for itself. Before a collective call, which all ranks enter together, an earlier such call has to be
+        over on each.
 
         Raises:
-            CallTimeoutError: There was no room within the timeout.
+            CallTimeoutError: There was no room within the timeout, and nothing was sent.
         """
         here, group = current_worker(), call.component.group
-        key = (here.group, here.rank, group)
-        queue = self._queues.get(key)
-        if queue is None:
-            with self._lock:
-                fresh = CallQueue(group, self._limit, lambda: self.closed)
-                queue = self._queues.setdefault(key, fresh)
+        pending = self._pending.setdefault((here.group, here.rank, group), {})
         self.started += 1
         if here.group != group or here.rank not in call.ranks:
-            queue.make_room(call.name, timeout)
+            if len(pending) >= self._limit:
+                self._wait_for_room(pending, call)
             if call.spec.collective:
-                queue.settle(timeout)
-        return queue
+                self._settle(pending, call.spec.timeout)
+        return pending
+
+    def _wait_for_room(self, pending: dict[PendingCall, None], call: Call) -> None:
+        full = f"{self._limit} calls to group {call.component.group!r} are in flight, as many as max_in_flight allows"
+        blocks = "; the event loop is blocked meanwhile: await results before more calls are made"
+        began, seconds = time.monotonic(), call.spec.timeout
+        until = None if seconds is None else began + seconds
+        slow: float | None = began + (0.0 if in_event_loop() else _WARN_AFTER_SECONDS)
+        while len(pending) >= self._limit and not self.closed:
+            waiting = [one for one in tuple(pending.copy()) if not (one.failed() or one.overdue())]
+            now = time.monotonic()
+            if len(waiting) < self._limit:
+                return
+            if until is not None and now >= until:
+                raise CallTimeoutError(f"{call.name} was not sent within {seconds:g} s: {full}")
+            if slow is not None and now >= slow:
+                slow = None
+                _log.warning("%s waits: %s%s", call.name, full, blocks if in_event_loop() else "")
+            wait_for_one(waiting[:_TOGETHER], earliest((until, slow)))
+
+    def _settle(self, pending: dict[PendingCall, None], timeout: float | None) -> None:
+        """Wait until calls of all ranks that failed on some are over on the others, before all ranks are called again.
+
+        A rank that failed would meet its peers' collective of the earlier call in that of the new one. Peers that wait
+        for it are freed meanwhile (`free_stuck_peers`).
+
+        Args:
+            pending: The pending calls of its caller and group.
+            timeout: Seconds that the new call may take; None for a minute.
+        """
+        until = time.monotonic() + (_SETTLE_SECONDS if timeout is None else min(timeout, _SETTLE_SECONDS))
+        while not self.closed and time.monotonic() < until:
+            split = [one for one in tuple(pending.copy()) if one.spec.collective and one.failed() and not one.done()]
+            if not split:
+                return
+            split[0].next_answer(until)
 
     def completed(self, call: PendingCall) -> None:
         """Remove a call that is done; a failure that nobody has retrieved is known from now on."""
         self.failed(call)  # first: who looks meanwhile finds it here or there
-        for queue in tuple(self._queues.values()):
-            if queue.remove(call):
-                break
+        for pending in tuple(self._pending.values()):
+            pending.pop(call, None)
 
     def failed(self, call: PendingCall) -> None:
         """Know of a call that has failed on a rank; called again when its lazy result is deleted."""
         if self.closed or not call.unseen():
             return
         if call.held:
-            self._held[id(call)] = call
+            self._held[call] = None
             return
-        self._held.pop(id(call), None)
+        self._held.pop(call, None)
         follows = call.follows()
-        alike = [one for one in tuple(self._kept.values()) if one.follows() == follows]  # followers take no other place
+        alike = [one for one in tuple(self._kept) if one.follows() == follows]  # followers take no other place
         retrieved = [one for one in alike if not one.unseen()] if len(alike) >= _KEPT else []
         for one in retrieved:  # with their cause
-            self._kept.pop(id(one), None)
+            self._kept.pop(one, None)
         if len(alike) - len(retrieved) < _KEPT:
-            self._kept[id(call)] = call
+            self._kept[call] = None
         if not (call.handed_on or follows):
             self._log(call)
 
     def seen(self, call: PendingCall) -> None:
         """Called when the failure of a call was raised to a caller."""
-        self._held.pop(id(call), None)
-        self._kept.pop(id(call), None)
+        self._held.pop(call, None)
+        self._kept.pop(call, None)
 
     def raise_not_retrieved(self) -> None:
         """Raise, in the driver's own threads, the first failure whose result nobody has any more.
@@ -231,12 +237,14 @@ class PendingCalls:
         Raises:
             TwinkleError: The error that the call itself raises, the cause first.
         """
-        late = [call for queue in tuple(self._queues.values()) for call in queue.late()]
+        late: Sequence[PendingCall] = ()
+        if (now := time.monotonic()) - self._looked >= _LOOK_SECONDS:
+            self._looked, late = now, [call for call in self.calls() if call.overdue() is call]
         if not (late or self._kept) or named_elsewhere() or current_worker().rank is not None:
             return
         for call in late:
             self.failed(call)
-        known = tuple(self._kept.values())
+        known = tuple(self._kept)
         if dropped := [call for call in known if not (call.held or call.handed_on) and call.unseen()]:
             first = min(dropped, key=lambda call: call.failed_at())
             _raise_noted(first, "  nobody had taken the result of this call: the program's next call raises it")
@@ -265,18 +273,22 @@ class PendingCalls:
 
     def not_retrieved(self) -> Sequence[PendingCall]:
         """The calls whose failure, or passed deadline, nobody has retrieved, in the order of these."""
-        held = [call for known in self._held.valuerefs() if (call := known()) is not None]
-        known = {id(call): call for call in (*held, *tuple(self._kept.values()), *self.calls())}
-        return sorted((call for call in known.values() if call.unseen()), key=lambda call: call.failed_at())
+        held = [call for known in self._held.keyrefs() if (call := known()) is not None]
+        known = dict.fromkeys((*held, *tuple(self._kept), *self.calls()))
+        return sorted((call for call in known if call.unseen()), key=lambda call: call.failed_at())
 
     def _log(self, call: PendingCall) -> None:
-        if call not in self._logged:
-            self._logged.add(call)
-            _log.error("a call failed, and no caller waited for it: %s", _text(call))
+        if not call.logged:
+            call.logged = True
+            first = call.first_failure() if call.failures else None
+            text = f"{call.name} on {call.call.where()} is past its deadline"
+            if first is not None:
+                text = f"{first.method or call.name} on {first.label}: {first.type_name}: {first.message}"
+            _log.error("a call failed, and no caller waited for it: %s; called from %s", text, call.line)
 
     def calls(self) -> Sequence[PendingCall]:
         """All calls."""
-        return [call for queue in tuple(self._queues.values()) for call in queue.calls()]
+        return [call for pending in tuple(self._pending.values()) for call in pending.copy()]
 
     def drain(self, seconds: float | None) -> Sequence[PendingCall]:
         """Wait until all calls are done, except those that failed or are past their deadline.
@@ -302,6 +314,17 @@ class PendingCalls:
                 _log.warning("the session ends when %s done; Ctrl-C gives up%s", names_of(left, "is", "are"), late)
             if left:
                 wait_for_one(left[:_TOGETHER], earliest((until, *warnings[-1:])))
+
+
+def _raise_noted(call: PendingCall, note: str) -> None:
+    """Raise the failure of a call with a note; where Python would take it for the end of a loop, one of its text."""
+    try:
+        call.wait(0.0)
+    except TwinkleError as error:
+        raised = no_end(error) if isinstance(error, SIGNALS) else error
+        with suppress(Exception):  # the type may refuse it
+            raised.add_note(note)
+        raise raised.with_traceback(users_part(error.__traceback__)) from error.__cause__
 
 
 def _is_given_up(call: PendingCall) -> bool:
@@ -342,5 +365,5 @@ def cancel_calls(runtime: Runtime) -> None:
     """Cancel the async calls in flight, and give their cleanup a short time before the workers end."""
     calls = [call for call in runtime.in_flight.calls() if call.spec.on_loop and not call.done()]
     for call in calls:
-        call.cancel()
+        call.give_up()
     wait([reply for call in calls for reply in call.pending()], _CLEANUP_SECONDS)

@@ -61,21 +61,13 @@ def check_seed(seed: SupportsIndex) -> int:
 
 
 def begin_session(seed: int) -> None:
-    """Take the seed of the session that begins in this process; no generator moves.
-
-    Args:
-        seed: From 0 to 2**32 - 1.
-    """
+    """Take the seed of the session that begins in this process; no generator moves."""
     global _session, _components  # one session per process is the contract
     _session, _components = SessionSeed(seed, _session.session + 1), count()
 
 
 def seed_process(seed: int) -> None:
-    """Seed Python's generator, and numpy's and torch's where they are loaded.
-
-    Args:
-        seed: From 0 to 2**32 - 1.
-    """
+    """Seed Python's generator, and numpy's and torch's where they are loaded."""
     random.seed(seed)
     for name, library in _loaded().items():
         (library.random.seed if name == "numpy" else library.manual_seed)(seed)
@@ -119,9 +111,6 @@ class constructor_seeded:  # noqa: N801 - a context manager that reads as a noun
     """A block with its own generators, in a process of the user's program: afterwards these are as before.
 
     It waits until no other thread is in such a block; one that waits for a call meanwhile lets others in.
-
-    Args:
-        seed: From 0 to 2**32 - 1.
     """
 
     def __init__(self, seed: int) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol.backend import Backend, SessionTool
     from twinkle_remote.protocol.messages import Call, Component
     from twinkle_remote.sessions.telemetry import CallRecords
-    from twinkle_remote.worker.saved_calls import SavedFailures
 
 
 class Loads:
@@ -148,11 +147,7 @@ class Runtime:
         return (component.group, component.instance) in self.released
 
     def refusal(self, what: str) -> str:
-        """The error text for a result that cannot be fetched because the session is closed; says what to use.
-
-        Args:
-            what: Name of the result.
-        """
+        """The error text for a result that cannot be fetched because the session is closed; says what to use."""
         if self.parent:
             return f"{what} cannot be fetched here: {forked_from(self.parent)}"
         return f"twinkle was shut down before {what} was fetched"
@@ -208,9 +203,6 @@ def write_timeline(path: str | Path) -> Path:
     Each component has a track for each rank, with the chunks of streams by their rows; the driver has one for its calls
     and one for weight syncs. Times are by the workers' clocks, so between nodes they are only as exact as these clocks.
 
-    Args:
-        path: A `.json` file, which is replaced.
-
     Raises:
         NotInitializedError: There is no session.
     """
@@ -220,45 +212,25 @@ def write_timeline(path: str | Path) -> Path:
 
 
 def install(runtime: Runtime) -> None:
-    """Set the runtime of this process.
-
-    Args:
-        runtime: The runtime that `initialize` made.
-    """
+    """Set the runtime of this process."""
     global _runtime  # one runtime per process is the contract
     _runtime = runtime
 
 
 def attach(mode: str, backend: Backend, defaults: SessionDefaults = _DEFAULTS) -> None:
-    """Give a worker process the backend through which its components call those of other groups.
-
-    Args:
-        mode: Name of the backend.
-        backend: The backend in the worker.
-        defaults: What `Backend.configure` was given.
-    """
+    """Give a worker process the backend through which its components call those of other groups."""
     install(Runtime(mode, backend, defaults=defaults, arguments={"mode": mode}))
 
 
 def remove(runtime: Runtime) -> None:
-    """Close a runtime, and remove it from the process unless another one was installed meanwhile.
-
-    Args:
-        runtime: A runtime without calls that anything waits for.
-    """
+    """Close a runtime, and remove it from the process unless another one was installed meanwhile."""
     global _runtime  # as in `install`
     if _runtime is runtime:
         _runtime = None
     runtime.closed = runtime.in_flight.closed = True
     for call in runtime.in_flight.calls():
-        call.end_waits()
+        call.tell(over=True)
     forget_all()
-
-
-def saving_here() -> SavedFailures | None:
-    """Where this process saves calls that fail; None if it does not."""
-    runtime = _runtime
-    return None if runtime is None else runtime.defaults.saving
 
 
 def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:

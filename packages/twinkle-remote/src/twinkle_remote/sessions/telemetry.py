@@ -75,11 +75,6 @@ class CallRecord:
             outcome.failure is not None,
         )
 
-    def add_driver_fetched(self, value: T, size: int) -> T:
-        """Count the bytes that came to the driver for a value, which is returned."""
-        self.driver_fetched += size
-        return value
-
     @property
     def failed(self) -> Sequence[int]:
         """Ranks that failed, in the order of their answers."""
@@ -311,10 +306,6 @@ def _lanes(slices: Iterable[Slice]) -> Sequence[Sequence[Slice]]:
 
 
 def report_start(text: str) -> None:
-    """Print a step of a session's start on standard error, if that is a terminal.
-
-    Args:
-        text: What begins or has been done.
-    """
+    """Print a step of a session's start on standard error, if that is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"twinkle: {text}", file=sys.stderr, flush=True)

@@ -94,11 +94,6 @@ class OpenStreams:
 
         Syncs into several components of one stream have one numbering so, also while several are under way. One that
         failed is given its number again.
-
-        Args:
-            component: The component that is given new weights.
-            sync: The sync.
-            last: The version that it gave last.
         """
         streams = [stream for stream in list(self._streams) if stream.runs_on(component)]
         if not streams:
@@ -115,12 +110,7 @@ class OpenStreams:
 
     @contextmanager
     def publishing(self, component: Component, version: int | None) -> Iterator[None]:
-        """Hold the streams that run on a component during a block, and publish a version to them at its end.
-
-        Args:
-            component: The component that is given new weights.
-            version: Its number; None for the next one of each stream.
-        """
+        """Hold the streams that run on a component during a block, and publish a version to them at its end."""
         published = [stream for stream in sorted(self._streams, key=id) if stream.runs_on(component)]
         with ExitStack() as held:
             for stream in published:

@@ -290,7 +290,7 @@ class AheadEngine:
             self._lose(call, "it was started again")
             self._schedule.again(call.rows, call.stage)
         else:
-            work.pending.when_answered(partial(self._inbox.put, work))
+            work.pending.notify(partial(self._inbox.put, work), each=True)
 
     def _look_at(self, work: _CallAtWork) -> None:
         """Take a call in if it is over; it may have been looked at before, for another rank's reply."""

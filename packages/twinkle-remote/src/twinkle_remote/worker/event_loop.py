@@ -87,11 +87,7 @@ class LoopTask:
 
 
 class EventLoop:
-    """The event loop of one worker and its thread, which begin with the first task, also in a forked process.
-
-    Args:
-        name: Label of the worker.
-    """
+    """The event loop of one worker and its thread, which begin with the first task, also in a forked process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -134,12 +130,7 @@ class EventLoop:
         self._started().call_soon_threadsafe(self._begin, key, task, context, seconds)
 
     def places(self, name: str, instance: object) -> Semaphore:
-        """The places of a component, as many as its class says, taken in the order in which they are asked for.
-
-        Args:
-            name: Id of the component.
-            instance: The component.
-        """
+        """The places of a component, as many as its class says, taken in the order in which they are asked for."""
         self._started()
         if name not in self._places:
             self._places[name] = Semaphore(concurrency_of(type(instance)))

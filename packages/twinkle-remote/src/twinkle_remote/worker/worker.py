@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import gc
-import queue
 import threading
 import time
 from asyncio import to_thread
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from contextvars import copy_context
-from dataclasses import replace
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.context import RUNNING, RunningTask, WorkerContext, any_lazy, current_worker, working_as
 from twinkle_remote.errors import CallCancelledError, CollectError, DispatchError, NotInitializedError, PlacementError
-from twinkle_remote.failures.report import EndedError
 from twinkle_remote.failures.travel import capture
-from twinkle_remote.protocol.messages import Itself, Outcome, is_component_type
+from twinkle_remote.protocol.messages import Failure, Itself, Outcome, StoredSlot, is_component_type
 from twinkle_remote.protocol.spec import execute_of, options_under
 from twinkle_remote.rows.columns import names_of
 from twinkle_remote.rows.cut import PLAIN, costs_of, counted_rows, rows_of
 from twinkle_remote.rows.unknown import runs_once
 from twinkle_remote.sessions.seeding import constructor_seeded, seed_process
-from twinkle_remote.sessions.session import saving_here
 from twinkle_remote.worker.event_loop import EventLoop, LoopTask
-from twinkle_remote.worker.inputs import TaskInputs
-from twinkle_remote.worker.saved_calls import FailureSaver
+from twinkle_remote.worker.replay import FailureSaver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator, MutableMapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, MutableMapping
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.protocol.backend import Store
-    from twinkle_remote.protocol.messages import Component, Failure, Task, WorkerInfo
+    from twinkle_remote.protocol.messages import Component, Task, WorkerInfo
+    from twinkle_remote.tables.nodes import Columns, LazySlot, Rows
     from twinkle_remote.tables.transfers import TaskTransfer
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STREAMS = (GeneratorType, AsyncGeneratorType, CoroutineType)
-GRACE_SECONDS = 1.0
-_SLICE_SECONDS = 0.25  # between two looks for a signal
+_UNSEEN_ROWS = PLAIN | {dict, list, tuple}
+_GRACE_SECONDS = 1.0  # beyond a task's own: its caller cancels at the deadline, if it waits
 
 
 class Worker:
@@ -81,21 +76,16 @@ class Worker:
         self._ended: Failure | None = None
         self.methods = 0
 
-    def run(self, task: Task, inputs: Sequence[Outcome] = (), given: TaskTransfer | None = None) -> Outcome:
-        """Run one task to its end.
+    def run(self, task: Task, failure: Failure | None = None, given: TaskTransfer | None = None) -> Outcome:
+        """Run one task to its end; the outcome has a failure where it raised an `Exception`.
 
         Args:
             task: The task.
-            inputs: Outcomes of calls that make its lazy arguments; a failure among them ends the task.
+            failure: That of a call that makes a lazy argument, which ends the task.
             given: What the task reads of its lazy arguments; None if the task says it.
-
-        Returns:
-            The outcome; it holds the failure if an `Exception` was raised.
         """
-        if task.on_loop:
-            return self._run_on_loop(task, inputs, given)
         context = self._context_of(task)
-        outcome = self._opened_outcome(inputs)
+        outcome = Outcome(self.info.rank, failure=self._ended or failure, started=time.time())
         if outcome.failure is not None:
             return outcome
         running = RunningTask(self, task.name, 0 if task.concurrent else threading.get_ident())
@@ -103,11 +93,9 @@ class Worker:
         try:
             called = args, kwargs = self._arguments(task, given, outcome)
             with working_as(context):
-                value = self._perform(task, args, kwargs)
+                value = self._perform(task, args, kwargs, outcome)
                 running.wait()
                 self._finish(task, outcome, value)
-        except EndedError:
-            outcome.ended = True
         except Exception as error:  # every exception of a user's method becomes an outcome
             outcome.failure = self._failed(error, task, context, called)
         finally:
@@ -117,31 +105,28 @@ class Worker:
 
     def end(self, why: str) -> None:
         """Run no task any more: each one fails as if this worker had ended, for this reason."""
-        from twinkle_remote.protocol.messages import Failure  # few workers end so
-
         self._ended = Failure(self.info.label(), f"{self.info.node} pid {self.info.pid}", "", why, died=True)
 
     def start(
         self,
         task: Task,
-        inputs: Sequence[Outcome] = (),
+        failure: Failure | None = None,
         given: TaskTransfer | None = None,
         *,
         key: Hashable,
         answer: Callable[[Outcome], object],
-        grace: float = GRACE_SECONDS,
     ) -> None:
         """Start a task with `on_loop` on this worker's event loop; returns when its arguments are read.
 
         Args:
             task: The task.
-            inputs: As for `run`.
+            failure: As for `run`.
             given: As for `run`.
             key: Id of the task, for `loop.cancel` and `loop.stack`.
             answer: Called once with the outcome, on any thread.
-            grace: Seconds beyond the task's own: its caller cancels at the deadline, if it waits.
         """
-        context, outcome = self._context_of(task), self._opened_outcome(inputs)
+        context = self._context_of(task)
+        outcome = Outcome(self.info.rank, failure=self._ended or failure, started=time.time())
         if outcome.failure is not None:
             answer(outcome)
             return
@@ -161,14 +146,14 @@ class Worker:
         def capture_error(error: BaseException) -> Failure:
             return self._failed(error, task, context, called)
 
-        limit = None if task.seconds is None else task.seconds + grace
+        limit = None if task.seconds is None else task.seconds + _GRACE_SECONDS
         self.loop.start(key, LoopTask(outcome, work, capture_error, answer), seen, limit)
 
     def _coroutine(
         self, task: Task, running: RunningTask, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         """A task of the event loop: the user's coroutine in its place, then the calls that it has made."""
-        from twinkle_remote.waiting import answer_of  # few workers run coroutines
+        from twinkle_remote.sessions.pending_calls import answer_of  # few workers run coroutines
 
         instance = self._instance(task)
         places = self.loop.places(task.instance, instance)
@@ -187,37 +172,17 @@ class Worker:
 
         return work
 
-    def _run_on_loop(self, task: Task, inputs: Sequence[Outcome], given: TaskTransfer | None) -> Outcome:
-        """Run a task of the event loop to its end; an interrupt cancels it."""
-        answers: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self.start(task, inputs, given, key=answers, answer=answers.put, grace=0.0)
-        try:
-            while True:
-                with suppress(queue.Empty):  # a signal that comes just before the wait is not seen before its end
-                    return answers.get(timeout=_SLICE_SECONDS)
-        except KeyboardInterrupt:
-            self.loop.cancel(answers)
-            raise
-
     def _context_of(self, task: Task) -> WorkerContext:
-        if task.kind == "create":
-            self._latest = task.mesh
-            return self._context(task.mesh, alone=_runs_alone(task.target))
-        instance = self._instances.get(task.instance)
-        alone = self.info.size > 1 and instance is not None and _runs_alone(type(instance), task.target)
-        self._latest = self._meshes.get(task.instance)
-        return self._context(self._latest, alone=alone)
+        creates = task.kind == "create"
+        cls = task.target if creates else type(self._instances.get(task.instance))
+        self._latest = task.mesh if creates else self._meshes.get(task.instance)
+        options = options_under(cls, task.target) if isinstance(task.target, str) and self.info.size > 1 else None
+        alone = is_component_type(cls) and execute_of(cls) == "first"
+        return self._context(self._latest, alone=alone or (options is not None and options.execute == "first"))
 
     def outside_tasks(self) -> WorkerContext:
         """The place of code of this worker that no task runs, with the mesh of the component that was called last."""
         return self._context(self._latest)
-
-    def _opened_outcome(self, inputs: Sequence[Outcome]) -> Outcome:
-        """An outcome that begins now, with the first failure among the inputs."""
-        outcome = Outcome(self.info.rank, started=time.time())
-        failures = (source.failure for source in inputs if source.failure is not None)
-        outcome.failure = self._ended or next((failure.as_upstream() for failure in failures), None)
-        return outcome
 
     def _arguments(self, task: Task, given: TaskTransfer | None, outcome: Outcome) -> _Arguments:
         """Fetch the arguments of a task; the outcome takes their metrics."""
@@ -267,10 +232,7 @@ class Worker:
     def _finish(self, task: Task, outcome: Outcome, value: Any) -> None:
         """Keep the result, and describe it in the outcome."""
         if any_lazy():
-            from twinkle_remote.lazy.lazy import (
-                Lazy,
-                replace_lazy,  # most workers have no lazy result
-            )
+            from twinkle_remote.lazy.lazy import Lazy, replace_lazy  # most workers have no lazy result
 
             value = replace_lazy(value, Lazy.result)
         if isinstance(value, _STREAMS) or runs_once(type(value)):
@@ -297,25 +259,25 @@ class Worker:
 
     def _failed(self, error: BaseException, task: Task, context: WorkerContext, called: _Arguments | None) -> Failure:
         """The failure of a call that was made; on request it is saved."""
-        failure, saving = self._capture(error, task, context), saving_here()
-        if saving is None or called is None or task.kind not in ("create", "method"):
+        failure = self._capture(error, task, context)
+        if called is None or not isinstance(error, Exception) or isinstance(error, CallCancelledError):
             return failure
-        if not isinstance(error, Exception) or isinstance(error, CallCancelledError):
-            return failure
-        return replace(failure, note=self._saver.save(saving, task, failure, *called))
+        return self._saver.save(task, failure, *called)
 
-    def _check_free(self, instance: str) -> None:
-        if instance in self._instances:
-            raise PlacementError(f"instance_id={instance!r} is taken on group {self.info.group!r}: give another one")
+    def _check_free(self, name: str) -> None:
+        if name in self._instances:
+            raise PlacementError(f"instance_id={name!r} is taken on group {self.info.group!r}: give another one")
 
-    def _perform(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _perform(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], outcome: Outcome) -> Any:
         name = task.instance
         if task.kind == "create":
             self._check_free(name)
             self._meshes[name] = task.mesh
-            if saving_here() is not None:
-                self._saver.constructs(task, args, kwargs)
-            with self._seeded(task.seed):
+            self._saver.constructs(task, args, kwargs)
+            if task.seed is not None and not self._shared:
+                seed_process(task.seed)
+            own = task.seed is not None and self._shared  # in the user's process the generators are put back
+            with constructor_seeded(task.seed or 0) if own else nullcontext():
                 self._instances[name] = task.target(*args, **kwargs)
             return None
         if task.kind == "drop":
@@ -330,29 +292,18 @@ class Worker:
         if task.kind == "function":
             return task.target(instance, *args, **kwargs)
         if task.kind == "iterate":
-            iterator = iter(instance)
-            self._iterators[name] = iterator
-            return iterator is instance
+            self._iterators[name] = iter(instance)
+            return self._iterators[name] is instance
         if task.kind == "next":
-            return self._next(name, self._iterators.get(name, instance))
+            try:
+                return next(self._iterators.get(name, instance))
+            except StopIteration:
+                self._iterators[name] = iter(())  # a step that was requested ahead ends too
+                outcome.ended = True
+                return None
         is_property = isinstance(getattr(type(instance), task.target, None), property)
         value = getattr(instance, task.target) if is_property else getattr(instance, task.target)(*args, **kwargs)
         return Itself.ITSELF if value is instance else value
-
-    def _seeded(self, seed: int | None) -> AbstractContextManager[None]:
-        """A block for a constructor: in the user's process the generators are put back after it."""
-        if seed is not None and self._shared:
-            return constructor_seeded(seed)
-        if seed is not None:
-            seed_process(seed)
-        return nullcontext()
-
-    def _next(self, name: str, iterator: Iterator[Any]) -> Any:
-        try:
-            return next(iterator)
-        except StopIteration:
-            self._iterators[name] = iter(())  # a step that was requested ahead ends too
-            raise EndedError from None
 
     def _instance(self, task: Task) -> Any:
         try:
@@ -364,9 +315,83 @@ class Worker:
             ) from None
 
 
-def _runs_alone(cls: type, target: object = None) -> bool:
-    """Whether the first worker alone holds objects of a class, or runs the method of that target."""
-    if is_component_type(cls) and execute_of(cls) == "first":
-        return True
-    options = options_under(cls, target) if isinstance(target, str) else None
-    return options is not None and options.execute == "first"
+class TaskInputs:
+    """The arguments of one task, and the number of bytes that were fetched for them.
+
+    Attributes:
+        fetched: Bytes that came from other processes.
+        rows: Rows of split arguments that this rank received; None if nothing was split.
+        total: Rows of split arguments of the whole call.
+        numbers: The numbers of this rank's rows, if they are divided by their costs; None otherwise.
+    """
+
+    def __init__(self, task: Task, given: TaskTransfer | None, store: Store) -> None:
+        self.fetched = 0
+        self._task, self._given, self._store = task, given, store
+        self.rows = task.rows if given is None or given.rows is None else given.rows
+        self.total = task.total if given is None else given.total
+        self.numbers = task.numbers if given is None or given.numbers is None else given.numbers
+        self._cache: dict[int, Any] = {}
+
+    def values(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of the method; it waits for the processes that hold lazy ones.
+
+        Raises:
+            DispatchError: Lazy arguments have different numbers of rows than other arguments.
+        """
+        task = self._task
+        if not task.slots:
+            return task.args, dict(task.kwargs)
+        args = tuple(map(self._decoded, task.args))
+        return args, {key: self._decoded(value) for key, value in task.kwargs.items()}
+
+    def _decoded(self, value: Any) -> Any:
+        """An argument, or a part of one, with values in place of slots."""
+        from twinkle_remote.rows.plain import map_parts  # no call without slots needs them
+        from twinkle_remote.tables.nodes import LazySlot
+
+        kind = type(value)
+        if kind in PLAIN or (kind is list and _UNSEEN_ROWS.issuperset(map(type, value))):
+            return value
+        if kind is StoredSlot:
+            return self._fetch(value.ref, value.rows)
+        if kind is LazySlot:
+            if value.index not in self._cache:
+                self._cache[value.index] = self._value(value)
+            return self._cache[value.index]
+        skipped = _UNSEEN_ROWS if kind is list else PLAIN
+        return map_parts(value, lambda part: part if type(part) in skipped else self._decoded(part))
+
+    def _fetch(self, payload: object, rows: Rows | None = None, names: Columns | None = None) -> Any:
+        """A piece of a stored value, whose bytes are counted."""
+        value, size = self._store.get(payload, rows, names)
+        self.fetched += size
+        return value
+
+    def _value(self, slot: LazySlot) -> Any:
+        """A lazy argument: read as the caller has planned it, or cut here, where only its value shows its rows."""
+        from twinkle_mesh import balanced_slice
+        from twinkle_remote.rows.cut import take
+        from twinkle_remote.tables.plan import count
+        from twinkle_remote.tables.read import read  # no other call needs it
+        from twinkle_remote.tables.transfers import check_total
+
+        task, given = self._task, self._given
+        assert given is not None
+        node = given.values[slot.index]
+        if isinstance(node, DispatchError):
+            raise type(node)(str(node))  # each task's own
+        value = read(node, self._fetch)
+        is_cut = slot.split and count(node) is None and task.share is not None
+        if not is_cut or (given.lists_only and not isinstance(value, list)):
+            return value
+        rows = rows_of(value, f"{task.name}: a lazy argument")
+        if rows is None:
+            return value
+        check_total(rows, self.total, task.name)
+        assert task.share is not None
+        index, shares = task.share
+        part = balanced_slice(rows, shares, index)
+        numbers = range(part.start, part.stop) if self.numbers is None else self.numbers
+        self.total, self.rows = rows, len(numbers)
+        return take(value, numbers)
