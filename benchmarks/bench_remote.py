@@ -14,8 +14,8 @@ import numpy as np
 
 from twinkle_mesh import DeviceGroup, DeviceMesh, balanced_slice
 from twinkle_remote import on, remote_class, remote_function, session, submit
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.backend import Memory
 from twinkle_remote.protocol.messages import Call, Component
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.concat import concat

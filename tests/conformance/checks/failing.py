@@ -175,13 +175,6 @@ def gate(harness: Harness) -> Iterator[str]:
             pass
 
 
-def lazy_done(lazy: Any, harness: Harness) -> None:
-    """Wait until every rank has answered, failed ones too."""
-    until = time.monotonic() + 30.0
-    while not lazy.done() and time.monotonic() < until:
-        time.sleep(0.005)
-
-
 @needs(apart=True)
 def a_method_that_waits_for_its_own_rank_fails_at_once(harness: Harness) -> None:
     """The call runs after the method. A coroutine may await it, and other components may be waited for."""

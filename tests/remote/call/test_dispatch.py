@@ -13,9 +13,9 @@ from tests.remote.made_calls import made_call
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import DispatchError
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.collect import combine, combined_by, ranks_read
 from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.backend import Memory
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.cut import rows_of
 

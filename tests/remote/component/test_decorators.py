@@ -78,7 +78,7 @@ def streaming(self: object) -> Any:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (__len__, "__len__ is of the kind 'coroutine', and Python needs its value at once: make it a plain method"),
+        (__len__, "__len__ is a coroutine, and Python needs its value at once"),
         (staticmethod(len), "for methods of an object, got a staticmethod"),
         (dict.update, "for methods of an object, got a method_descriptor"),
         (property(len), "put @property above @remote_function"),

@@ -1,14 +1,11 @@
-"""Lazy results that were not made to their end, and errors that methods raise."""
+"""Errors that methods raise, and results that are done."""
 
 from __future__ import annotations
-
-import gc
-from typing import Any
 
 import pytest
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote import Lazy, RemoteCallError, get, on, remote_class, remote_function, session, submit
+from twinkle_remote import RemoteCallError, get, on, remote_class, remote_function, session, submit
 
 
 @remote_class()
@@ -20,13 +17,6 @@ class Deep:
     @remote_function(dispatch="all", collect="first")
     async def holds(self) -> int:
         return 1
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_one_that_was_not_made_ends_in_silence() -> None:
-    lazy: Lazy[Any] = object.__new__(Lazy)
-    del lazy
-    gc.collect()
 
 
 def test_a_recursion_error_of_a_method_is_its_own() -> None:

@@ -15,8 +15,8 @@ import torch
 from tests.remote.made_calls import made_call
 
 from twinkle_remote import CollectError, DispatchError, Replicate
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
+from twinkle_remote.protocol.backend import Memory
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.concat import concat_results
 

@@ -19,9 +19,9 @@ from tests.remote.streams.column_stages import Columns, column, column_stages
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import get, on, remote_class, remote_function, session, stream, take
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.component.construct import release_all
 from twinkle_remote.context import current_worker
+from twinkle_remote.protocol.backend import Memory
 from twinkle_remote.streams import recovery
 from twinkle_remote.streams import stream as stream_module
 

@@ -14,9 +14,9 @@ from tests.remote.made_calls import made_call
 
 from twinkle_mesh import balanced_slice
 from twinkle_remote import DispatchError
-from twinkle_remote.backends.memory import Memory
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.protocol import Outcome, Task, TransferPlan
+from twinkle_remote.protocol.backend import Memory
 from twinkle_remote.protocol.spec import FunctionSpec
 from twinkle_remote.rows.concat import concat
 from twinkle_remote.rows.cut import rows_of, take

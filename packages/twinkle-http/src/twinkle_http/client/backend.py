@@ -44,17 +44,12 @@ class ServedGroup(WorkerGroup):
     def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
     ) -> Sequence[Reply]:
-        """Send a call; returns when the server has sent it to its workers."""
+        """Send a call; returns when the server has sent it to its workers. Functions do not travel."""
+        if tasks[0].kind == "function" and tasks[0].target is not ping:
+            raise DispatchError(
+                f"{tasks[0].name}: a function (also of `map`) cannot be sent over HTTP; make it a remote function"
+            )
         return [self._backend.send_task(self.name, tasks[0], inputs)]
-
-    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """The tasks; functions do not travel."""
-        for task in tasks:
-            if task.kind == "function" and task.target is not ping:
-                raise DispatchError(
-                    f"{task.name}: a function (also of `map`) cannot be sent over HTTP; make it a remote function"
-                )
-        return tasks
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """None: a deadline is kept by the server, and its error has the stacks."""

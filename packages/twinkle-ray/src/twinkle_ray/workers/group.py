@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -67,7 +66,6 @@ class RayGroup(WorkerGroup):
         self._former: set[str] = set()
         self._ended: dict[int, str] = {}
         self._meshes: dict[str, DeviceMesh | None] = {}
-        self._wires: dict[int, tuple[weakref.ref[Task], Any, int]] = {}
         self._loops: dict[int, LoopCalls] = {}
         self._labels: Mapping[str, str] = {}
         self._queue: TaskQueue
@@ -106,26 +104,20 @@ class RayGroup(WorkerGroup):
         """The group, rank and node of a worker."""
         return self.members[rank].info
 
-    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Pickle all tasks of one call before the first one is sent.
-
-        Raises:
-            DispatchError: One does not pickle; the message names the argument.
-        """
-        for task in tasks:
-            self._wire(task)
-        return tasks
-
     def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
     ) -> Sequence[RayReply]:
-        """Queue a call: one message to each rank; a task that ranks share is pickled once."""
+        """Queue a call: one message to each rank; a task that ranks share is pickled once.
+
+        Raises:
+            DispatchError: A task does not pickle; the message names the argument.
+        """
+        wires = list(map(_wire_of, tasks))  # all, before the first one is sent
         if tasks[0].kind in ("create", "drop"):
             self._note(ranks, tasks, of_rank, inputs)
         items, stored = [], set[int]()
         for rank, index in zip(ranks, of_rank, strict=True):
-            task = tasks[index]
-            wire, sent = self._wire(task)
+            task, (wire, sent) = tasks[index], wires[index]
             if isinstance(wire, ray.ObjectRef):  # sent once, with the first rank's
                 sent = 0 if index in stored else sent
                 stored.add(index)
@@ -188,14 +180,12 @@ class RayGroup(WorkerGroup):
         elif reply.ref is not None:
             self.members[reply.rank].actor.withdraw.remote(reply.ref.task_id().hex())
 
-    def end_ranks(self, ranks: Sequence[int], why: str) -> Sequence[int]:
-        """End the processes of ranks; the driver alone does."""
-        if not self._is_driver:
-            return ()
-        for rank in ranks:
+    def end_rank(self, rank: int, why: str) -> bool:
+        """End the process of a rank; the driver alone does."""
+        if self._is_driver:
             self._ended[rank] = why
             ray.kill(self.members[rank].actor, no_restart=True)
-        return ranks
+        return self._is_driver
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Where the methods of ranks are, as these say themselves."""
@@ -233,17 +223,12 @@ class RayGroup(WorkerGroup):
                 failure = replace(failure, message=message, repeated=True)
         return Outcome(reply.rank, failure=failure)
 
-    def _wire(self, task: Task) -> tuple[Any, int]:
-        """The wire form of a task, which all of its ranks share, and its size in bytes; kept as long as the task is."""
-        key = id(task)
-        found = self._wires.get(key)
-        if found is not None:
-            return found[1:]
-        try:
-            wire, nbytes = task_to_wire(task)
-        except (ray.exceptions.RayError, TwinkleError):
-            raise
-        except Exception as error:  # whatever a value's own pickling raises
-            raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error
-        self._wires[key] = weakref.ref(task, lambda _: self._wires.pop(key, None)), wire, nbytes
-        return wire, nbytes
+
+def _wire_of(task: Task) -> tuple[Any, int]:
+    """The wire form of a task, and its size in bytes."""
+    try:
+        return task_to_wire(task)
+    except (ray.exceptions.RayError, TwinkleError):
+        raise
+    except Exception as error:  # whatever a value's own pickling raises
+        raise DispatchError(f"{task.name}: {unsendable(task)} cannot be sent: {error}") from error

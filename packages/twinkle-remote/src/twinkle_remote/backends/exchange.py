@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import socket
 import time
 import weakref
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from twinkle_remote.backends.memory import Posted
 from twinkle_remote.errors import CallTimeoutError, TwinkleError
 from twinkle_remote.failures.report import CAUSE_SECONDS
+from twinkle_remote.protocol.backend import Posted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,10 +32,9 @@ _PAUSE_SHARE = 0.05  # of the time that was waited so far
 class Exchange:
     """The parts of calls by number and rank, in the store that the launcher's MASTER_ADDR and MASTER_PORT name.
 
-    torch.distributed's rendezvous uses the same store. A program that gave its process group the ranks itself, without
-    these variables, gets a store of its own. The store is not a process group: components can still create
-    the default group. The processes of a program make the same calls in the same order, so that a call has the same
-    number in each of them.
+    torch.distributed's rendezvous uses the same store. It is not a process group: components can still create the
+    default group. The processes of a program make the same calls in the same order, so that a call has the same number
+    in each of them.
 
     Args:
         rank: Rank of this process.
@@ -182,26 +180,12 @@ def _hosted_by_agents() -> bool:
 
 
 def _store(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """The store of the launcher, or one of this program's own process group."""
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing and distributed.is_initialized():
-        return _store_of_group(distributed, rank, size, timeout)
-    if missing:
-        raise TwinkleError(f"WORLD_SIZE={size} is set, but {missing[0]} is not: start the program with torchrun")
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    """The store of the launcher."""
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        raise TwinkleError(
+            f"this is process {rank} of {size}, but MASTER_ADDR and MASTER_PORT are not set: start the program with "
+            "torchrun, or set them to an address and a free port of the first process"
+        )
     hosts = rank == 0 and not _hosted_by_agents()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return distributed.TCPStore(address, port, size, hosts, timeout, multi_tenant=True)
-
-
-def _store_of_group(distributed: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A store on the first process, whose address all processes get through their process group."""
-    hosts: list[Any] = [None] * size
-    distributed.all_gather_object(hosts, socket.gethostname())
-    address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-    if rank == 0:
-        store = distributed.TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
-        distributed.broadcast_object_list([store.port], src=0)
-        return store
-    port: list[Any] = [None]
-    distributed.broadcast_object_list(port, src=0)
-    return distributed.TCPStore(address, port[0], size, False, timeout)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from twinkle_mesh import launched
-from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.context import in_event_loop, named_elsewhere
 from twinkle_remote.errors import BackendError
-from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
+from twinkle_remote.protocol.backend import Backend, Memory, Reply, WorkerGroup
 from twinkle_remote.protocol.messages import Failure, Outcome, here
 from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
@@ -146,7 +145,7 @@ class LocalBackend(Backend):
     def __init__(self, groups: Sequence[DeviceGroup], *, seed: int = 42, exchange_timeout: float = 600.0) -> None:
         seed_process(seed)
         self.rank, self._size = _place_of_process()
-        self.store = CallersMemory()
+        self.store = Memory(copies=True)
         self._groups: dict[str, LocalGroup] = {}
         self._exchange: Exchange | None = None
         if self._size > 1:

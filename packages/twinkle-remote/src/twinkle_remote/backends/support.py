@@ -6,7 +6,6 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_remote.backends.memory import Memory as Memory
     from twinkle_remote.call.pending import PendingCall as PendingCall
     from twinkle_remote.call.send import start_on_workers as start_on_workers
     from twinkle_remote.component.method import make_handle as make_handle
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
     from twinkle_remote.lazy.lazy import Lazy as Lazy
     from twinkle_remote.lazy.lazy import call_of as call_of
     from twinkle_remote.lazy.table import known_rows as known_rows
+    from twinkle_remote.protocol.backend import Memory as Memory
     from twinkle_remote.protocol.messages import component_of as component_of
+    from twinkle_remote.sessions.pending_calls import over as over
     from twinkle_remote.sessions.seeding import begin_session as begin_session
     from twinkle_remote.sessions.seeding import seed_process as seed_process
     from twinkle_remote.sessions.seeding import session_seed as session_seed
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from twinkle_remote.tables.nodes import Select as Select
     from twinkle_remote.tables.nodes import StoredRows as StoredRows
     from twinkle_remote.tables.nodes import Take as Take
-    from twinkle_remote.waiting import over as over
     from twinkle_remote.worker.worker import Worker as Worker
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)

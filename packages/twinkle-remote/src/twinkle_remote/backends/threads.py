@@ -11,11 +11,10 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinkle_remote.backends.memory import CallersMemory, Memory
 from twinkle_remote.context import WorkerContext, user_stack, working_as
 from twinkle_remote.errors import BEFORE_IT_BEGAN, CallCancelledError, PlacementError
 from twinkle_remote.failures.travel import capture
-from twinkle_remote.protocol.backend import Backend, Reply, WorkerGroup
+from twinkle_remote.protocol.backend import Backend, Memory, Reply, WorkerGroup
 from twinkle_remote.protocol.messages import Failure, Outcome, here
 from twinkle_remote.sessions.seeding import seed_process
 from twinkle_remote.worker.worker import Worker
@@ -165,14 +164,14 @@ class ThreadGroup(WorkerGroup):
         """Identity of the worker of a rank."""
         return self._ranks[rank].info
 
-    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """The tasks with their arguments as they are now: the caller may write to its own before a task begins."""
-        return [_as_now(task) if task.args or task.kwargs else task for task in tasks]
-
     def submit(
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
     ) -> Sequence[ThreadReply]:
-        """Queue the tasks of one call: those of all ranks in one step of the interpreter, so that Ctrl-C parts none."""
+        """Queue the tasks of one call: those of all ranks in one step of the interpreter, so that Ctrl-C parts none.
+
+        Their arguments are as they are now: the caller may write to its own before a task begins.
+        """
+        tasks = [_as_now(task) if task.args or task.kwargs else task for task in tasks]
         chosen = [tasks[index] for index in of_rank]
         replies = [ThreadReply(rank, task) for rank, task in zip(ranks, chosen, strict=True)]
         items = [_Item(reply, task, inputs) for reply, task in zip(replies, chosen, strict=True)]
@@ -240,7 +239,7 @@ class ThreadsBackend(Backend):
         seed_process(seed)
         self.start_timeout = start_timeout
         self._close_timeout = close_timeout
-        self.store = CallersMemory()
+        self.store = Memory(copies=True)
         self._groups = {group.name: ThreadGroup(group.name, group.num_workers, Memory()) for group in groups}
 
     def group(self, name: str) -> ThreadGroup:

@@ -87,8 +87,7 @@ class Encoder:
         self.stored_bytes = 0
         self.used = self.to_one = False
         self._put, self._marks = put, marks
-        self._found: dict[int, tuple[Lazy[Any], LazyArgument]] = {}
-        self._indexes: dict[tuple[int, bool], int] = {}
+        self._indexes: dict[tuple[int, bool], tuple[Lazy[Any], int]] = {}
         self._slots: dict[int, LazySlot] = {}
         self._stored: dict[int, tuple[object, StoredSlot | None]] = {}
         self._inside: dict[int, tuple[object, int]] = {}
@@ -135,24 +134,18 @@ class Encoder:
         """A slot for a lazy result."""
         self.used = True
         key = id(value), split
-        index = self._indexes.get(key)
-        if index is None:
-            index = self._indexes[key] = len(self.lazies)
-            self.lazies.append(self._hand_over(value)._replace(split=split))
-        if index not in self._slots:
-            self._slots[index] = LazySlot(len(self._slots), split)
-            self.of_share[-1].append(index)
-        return self._slots[index]
-
-    def _hand_over(self, value: Lazy[Any]) -> LazyArgument:
-        found = self._found.get(id(value))
-        if found is None:
+        if key not in self._indexes:
             source = source_of(value)
             inputs, argument = source.hand_over(len(self.inputs))
             self.inputs.extend(inputs)
             self.sources.update(dict.fromkeys(source.calls))
-            found = self._found[id(value)] = value, argument
-        return found[1]
+            self._indexes[key] = value, len(self.lazies)
+            self.lazies.append(argument._replace(split=split))
+        index = self._indexes[key][1]
+        if index not in self._slots:
+            self._slots[index] = LazySlot(len(self._slots), split)
+            self.of_share[-1].append(index)
+        return self._slots[index]
 
     def stored(self, value: object) -> StoredSlot | None:
         """A slot for the rows of an array or tensor that the store wants; None for any other value."""

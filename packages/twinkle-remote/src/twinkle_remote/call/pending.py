@@ -19,6 +19,7 @@ from twinkle_remote.call.collect import read_outcome, warn_whole
 from twinkle_remote.context import held_task, refuse_own_rank
 from twinkle_remote.errors import NotInitializedError
 from twinkle_remote.failures.report import called_alone, lateness, seconds_for_cause
+from twinkle_remote.failures.stuck_peers import free_stuck_peers
 from twinkle_remote.sessions.pending_calls import earliest, wait_for_calls, wait_for_one
 
 if TYPE_CHECKING:
@@ -50,21 +51,18 @@ class PendingCall:
         prefetched: It runs in the background: a session does not wait for it, and does not log or raise its failure.
 
     Attributes:
-        runtime: As given.
         group: The called group.
         ranks: The called ranks, ascending.
         failures: What its ranks have raised so far, in completion order.
-        sources: As given; none any more when it has ended well.
+        sources: None any more when it has ended well.
         known_cause: See `cause_of`.
         deadline: Its own, in monotonic seconds; None without one.
         is_over: A rank has failed, all have answered, or the session has ended.
         seen: Its failure was retrieved.
         was_cancelled: Its caller has cancelled it, so that this failure counts as retrieved.
         logged: Its failure was logged.
-        held: Its failure can still be retrieved; otherwise as given.
+        held: Its failure can still be retrieved.
         handed_on: Its result was passed to another call, which fails with it.
-        prefetched: As given.
-        on_failures: Called with the outcome of each rank that fails.
         made_in: The task of the `def` method that has made it; None elsewhere.
     """
 
@@ -87,7 +85,6 @@ class PendingCall:
         self.held, self.prefetched = held, prefetched
         self.is_over = self.seen = self.handed_on = self.was_cancelled = self.logged = False
         self.made_in = held_task()
-        self.on_failures: Callable[[Sequence[Outcome]], None] | None = None
         self.failures: list[Failure] = []
         self.sources = tuple(sources)
         self.ranks = tuple([reply.rank for reply in replies])
@@ -116,8 +113,8 @@ class PendingCall:
                 self._failed_at = self._failed_at or _end(ends[0])[0] or time.time()
             self._outcomes[rank] = outcome  # after its failure: who finds the call done, without a lock, finds that too
             ended = self.done()
-        if failed and self.on_failures is not None:
-            self.on_failures((outcome,))
+        if failed and self.spec.collective and not self._repeats:
+            free_stuck_peers(self, outcome)
         if ended:
             self.sources = self.sources if self.failures else ()
             self.runtime.in_flight.completed(self)

@@ -16,7 +16,6 @@ from twinkle_remote.call.pending import PendingCall
 from twinkle_remote.context import RUNNING, call_line
 from twinkle_remote.errors import CallTimeoutError, CollectError, NotInitializedError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.report import SIGNALS, no_end
-from twinkle_remote.failures.stuck_peers import free_stuck_peers
 from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.messages import Call, Task, component_of
@@ -105,19 +104,16 @@ def _start(runtime: Runtime, call: Call, held: bool, prefetched: bool) -> Pendin
         submitted = time.time()
         if shares.encoder.lazies:
             inputs, sources, reads = lazy_arguments(call, shares)
-        tasks = group.prepare(_tasks(call, shares, reads))
+        replies = group.submit(call.ranks, _tasks(call, shares, reads), shares.of_rank, inputs)
     except WorkerDiedError as error:
         text = f"{call.name} was not sent to {group.name!r}: {error}\n  called from {call.line}"
         raise WorkerDiedError(text) from error
     if shares.undivided is not None:
         warn_whole(call.name, shares.undivided, len(shares.of_rank))
-    replies = group.submit(call.ranks, tasks, shares.of_rank, inputs)
     record = runtime.stats.open(call.name, group.name, len(replies), submitted)
     record.driver_sent = shares.encoder.stored_bytes + sum([reply.sent for reply in replies])
     bare, each = call.without_arguments(), shares.each
     pending = PendingCall(runtime, bare, replies, record, sources, each=each, held=held, prefetched=prefetched)
-    if call.spec.collective:
-        pending.on_failures = partial(free_stuck_peers, pending)
     record.driver_seconds = time.perf_counter() - began
     if not prefetched and (task := RUNNING.get()) is not None:
         task.add(pending)

@@ -14,6 +14,7 @@ from twinkle_remote.context import driver_line
 from twinkle_remote.protocol.messages import Call, Replicated
 from twinkle_remote.rows.cut import lengths
 from twinkle_remote.sessions.session import running
+from twinkle_remote.sessions.telemetry import table
 from twinkle_remote.tables.nodes import LazySlot
 
 if TYPE_CHECKING:
@@ -81,12 +82,8 @@ class Explanation:
             ]
             for row in self.rows
         ]
-        widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in [head, *body]
-        ]
         order = ", ".join(map(str, self.reads))
+        lines = table([head, *body], len(head))
         return "\n".join([f"{self.name} on {self.group}", *lines, f"collect: ranks {order}: {self.collect}"])
 
 

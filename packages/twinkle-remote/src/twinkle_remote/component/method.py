@@ -25,13 +25,13 @@ from twinkle_remote.context import call_line, current_worker, in_event_loop, run
 from twinkle_remote.errors import RemoteAttributeError, TwinkleError
 from twinkle_remote.failures.travel import bare_new
 from twinkle_remote.protocol.messages import COMPONENT, Call, Component, HandleBase, component_of, is_handle
-from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, FunctionSpec, form_of, options_of, options_under
+from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, FunctionSpec, options_of, options_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from twinkle_remote.call.send import RemoteIterator
-    from twinkle_remote.protocol.spec import Form, Many
+    from twinkle_remote.protocol.spec import Many
 
 
 _CALLED_BY_PYTHON = frozenset({"__iter__", "__next__", "__len__"})
@@ -44,11 +44,11 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     Raises:
         TypeError: It is not a plain method, or the options name an argument that it does not have.
     """
-    form = _checked_form(function)
+    _check_kind(function)
     signature = inspect.signature(function, follow_wrapped=False)  # a decorator below may take arguments of its own
     _check_names(function, signature, spec)
     names = [one.name for one in list(signature.parameters.values())[1:] if one.kind in _BY_PLACE]
-    spec = replace(spec, form=form, many=_many(signature))
+    spec = replace(spec, on_loop=inspect.iscoroutinefunction(function), many=_many(signature))
 
     def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
         component, name = component_of(self), method.__name__
@@ -117,25 +117,24 @@ def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str
     return positional_names(getattr(bound_method, NAMES), len(args))
 
 
-def _checked_form(function: Any) -> Form:
-    """The kind of function that a method is; a generator that is `__iter__` is plain, since handles iterate by `next`.
+def _check_kind(function: Any) -> None:
+    """Check that a function is a method that returns; `__iter__` may yield, since handles iterate by `next`.
 
     Raises:
-        TypeError: It is not a method, or one that yields.
+        TypeError: It is not.
     """
     if isinstance(function, property):
         raise TypeError("put @property above @remote_function(), not below it")
     if not inspect.isfunction(function):
         raise TypeError(f"remote_function is for methods of an object, got a {type(function).__name__}: use a def")
-    name, called, form = function.__qualname__, function.__name__, form_of(function)
-    if called in _CALLED_BY_PYTHON and form != "plain":
-        raise TypeError(f"{name} is of the kind {form!r}, and Python needs its value at once: make it a plain method")
+    name, called = function.__qualname__, function.__name__
+    if called in _CALLED_BY_PYTHON and inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name} is a coroutine, and Python needs its value at once: make it a plain method")
     if inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and called != "__iter__"):
         raise TypeError(
             f"{name} yields, and a remote function returns: return a list, give the class __iter__ and __next__, or "
             "call an async method once for each item"
         )
-    return form
 
 
 def _many(signature: inspect.Signature) -> Many:
@@ -313,18 +312,12 @@ class Handle(HandleBase):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HandleBase) and component_of(self) == component_of(other)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
     def __hash__(self) -> int:
         component = _component(self)
         return hash((component.group, component.instance))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_handle, (_class(self), component_of(self))
-
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        return self.__reduce__()
 
     def __del__(self) -> None:
         """Do nothing: deleting a handle does not delete the component."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twinkle_remote.failures.report import raised_itself
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Outcome
@@ -23,18 +23,18 @@ _IN_COLLECTIVE = re.compile(r"/torch/distributed/.*\.py\"?, line")
 _LOGGER = logging.getLogger("twinkle")
 
 
-def free_stuck_peers(call: PendingCall, failures: Sequence[Outcome]) -> None:
-    """Have a thread look after the peers of ranks that failed in a call of all ranks; returns at once.
+def free_stuck_peers(call: PendingCall, failed: Outcome) -> None:
+    """Have a thread look after the peers of a rank that failed in a call of all ranks; returns at once.
 
     A rank that raised enters no further collective of that call. Peers that wait in one are seen by their stacks, twice
     the same. The process of each failed rank is ended then: the connections of its process groups close, each peer gets
     an error, and nobody waits until a deadline.
     """
-    if failed := [outcome.rank for outcome in failures if raised_itself(outcome)]:
-        threading.Thread(target=_look, args=(call, failed), name="twinkle-stuck-peers", daemon=True).start()
+    if raised_itself(failed):
+        threading.Thread(target=_look, args=(call, failed.rank), name="twinkle-stuck-peers", daemon=True).start()
 
 
-def _look(call: PendingCall, failed: Sequence[int]) -> None:
+def _look(call: PendingCall, failed: int) -> None:
     runtime, group = call.runtime, call.group
     until = time.monotonic() + _MOST_SECONDS
     before: Mapping[int, str] = {}
@@ -48,11 +48,11 @@ def _look(call: PendingCall, failed: Sequence[int]) -> None:
         before = stacks
         if stuck:
             why = f"it was ended because it had failed in {call.name} while ranks {stuck} waited for it in a collective"
-            if ended := group.end_ranks(failed, why):
+            if group.end_rank(failed, why):
                 _LOGGER.warning(
-                    "%s failed on ranks %s of group %r while ranks %s waited for them in a collective: the processes "
-                    'of the ranks that failed are ended, which frees the others; restart="group" starts them again',
-                    *(call.name, list(ended), group.name, stuck),
+                    "%s failed on rank %s of group %r while ranks %s waited for it in a collective: the process of the "
+                    'rank that failed is ended, which frees the others; restart="group" starts it again',
+                    *(call.name, failed, group.name, stuck),
                 )
             return
 

@@ -74,8 +74,8 @@ class LazySource(ABC):
             return self.calls[0].state()
         if any(call.failed() for call in self.calls):
             return "failed"
-        pending = len(self._pending())
-        return f"{len(self.calls) - pending} of {len(self.calls)} calls done" if pending else "done"
+        done = sum(call.done() for call in self.calls)
+        return "done" if done == len(self.calls) else f"{done} of {len(self.calls)} calls done"
 
     def wait(self, timeout: float | None) -> None:
         """Wait for every call without fetching; the first failure among them is raised at once."""
@@ -83,27 +83,17 @@ class LazySource(ABC):
             self.calls[0].wait(timeout)
             return
         until = None if timeout is None else time.monotonic() + timeout
-        for pending in self._pending():
-            refuse_own_rank(pending.waited_for())
-        while (call := self._next_to_wait_for()) is not None:
-            left = None if until is None else until - time.monotonic()
-            if len(self._pending()) == 1 or call.is_over or call.overdue():
-                call.wait(None if left is None else max(0.0, left))
-            elif left is not None and left <= 0.0:
-                raise call.lateness(timeout)
+        while open_ones := [call for call in self.calls if not call.done() or call.failed()]:
+            over = [call for call in open_ones if call.is_over or call.overdue()]
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if over or len(open_ones) == 1:
+                min(over or open_ones, key=lambda call: call.failed_at()).wait(left)
+            elif left == 0.0:
+                raise open_ones[0].lateness(timeout)
             else:
-                call.check_open()
-                wait_for_one(self._pending(), until)
-
-    def _pending(self) -> Sequence[PendingCall]:
-        return [call for call in self.calls if not call.done()]
-
-    def _next_to_wait_for(self) -> PendingCall | None:
-        """A call that has failed or is late, otherwise one that is not done; None if all are done."""
-        open_ones = [call for call in self.calls if not call.done() or call.failed()]
-        over = [call for call in open_ones if call.failed() or call.overdue()]
-        first = sorted(over, key=lambda call: call.failed_at())
-        return next(iter([*first, *open_ones]), None)
+                for call in open_ones:
+                    refuse_own_rank(call.waited_for())
+                wait_for_one(open_ones, until)
 
 
 class CallResult(LazySource):
@@ -292,11 +282,6 @@ def call_of(lazy: Lazy[Any]) -> PendingCall:
     """The call of a lazy result that stands for one call."""
     (call,) = lazy._source.calls
     return call
-
-
-def calls_of(lazy: Lazy[Any]) -> Sequence[PendingCall]:
-    """The calls that make a lazy result."""
-    return lazy._source.calls
 
 
 _STAYS: frozenset[Any] = PLAIN | {Lazy}

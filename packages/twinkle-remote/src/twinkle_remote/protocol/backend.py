@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twinkle_remote.protocol.messages import Outcome
+from twinkle_remote.rows.columns import picked
+from twinkle_remote.rows.cut import PLAIN, size_in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Keeps values that move between workers; within one process it holds references."""
+    """Keeps values that move between workers."""
 
     def put(self, value: object) -> tuple[object, int] | None:
         """Store a large value once for many readers.
@@ -62,6 +64,61 @@ class Store(Protocol):
 
     def outlives_worker(self, payload: object) -> bool:
         """Whether the payload of an outcome can still be read when the worker that made it has ended."""
+
+
+class Posted:
+    """A value that another process of the program has posted; it is read where it is used, once.
+
+    Attributes:
+        take: Reads it; None when it was read, and in the process that has posted it.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._value: object = None
+        self.take: Callable[[str], object] | None = None
+
+    def read(self) -> object:
+        """The value."""
+        if self.take is not None:
+            self._value, self.take = self.take(self._key), None
+        return self._value
+
+
+class Memory(Store):
+    """A store of one process: a value is its own reference, and nothing moves.
+
+    Args:
+        copies: What is read is the reader's own, as for who calls; a worker copies its arguments itself, all together.
+    """
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self._copies = copies
+
+    def put(self, value: object) -> None:
+        """Return nothing: the value itself is sent."""
+        return
+
+    def get(
+        self, ref: object, rows: Rows | None = None, columns: Columns | None = None, timeout: float | None = None
+    ) -> tuple[Any, int]:
+        """The value, or some of its rows and columns, which are views."""
+        value: Any = ref.read() if isinstance(ref, Posted) else ref
+        if rows is not None or columns is not None:
+            value = picked(value, rows, columns)
+        if self._copies and type(value) not in PLAIN:
+            from twinkle_remote.rows.plain import snapshot  # a loop whose results are plain does without
+
+            value = snapshot(value)
+        return value, 0
+
+    def outlives_worker(self, payload: object) -> bool:
+        """Whether a payload can be read without its worker: workers share this process."""
+        return True
+
+    def keep(self, value: object, *, eager: bool = False) -> tuple[object, int]:
+        """The value, and its size in bytes if it is known."""
+        return value, size_in_bytes(value)
 
 
 class Reply(Future[Outcome]):
@@ -148,6 +205,9 @@ class WorkerGroup(Protocol):
 
         Returns:
             One reply for each called rank, in their order.
+
+        Raises:
+            DispatchError: A task cannot be sent; no rank has received the call.
         """
 
     def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
@@ -168,25 +228,12 @@ class WorkerGroup(Protocol):
         """
         return
 
-    def end_ranks(self, ranks: Sequence[int], why: str) -> Sequence[int]:
-        """End the processes of ranks, so that peers which wait for them in a collective get an error.
+    def end_rank(self, rank: int, why: str) -> bool:
+        """End the process of a rank that has failed, so that peers which wait for it in a collective get an error.
 
-        Args:
-            ranks: Ranks that have failed.
-            why: The reported cause of their death.
-
-        Returns:
-            The ranks that were ended; none by default, as for workers that share a process.
+        Returns whether it was ended, with `why` as the reported cause; not by default: workers may share a process.
         """
-        return ()
-
-    def prepare(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """The tasks of one call as they are sent, before the first one is sent; the default changes nothing.
-
-        Raises:
-            DispatchError: A task cannot be sent; no rank has received the call.
-        """
-        return tasks
+        return False
 
 
 class SessionTool(Protocol):
@@ -196,11 +243,7 @@ class SessionTool(Protocol):
     """
 
     def call(self, method: str, *args: Any) -> Any:
-        """Do something.
-
-        Args:
-            method: One of the names that it knows.
-            *args: Plain values.
+        """Do what a method that it knows does, with plain values.
 
         Raises:
             ValueError: It knows no such method.
@@ -263,11 +306,7 @@ class Backend(Protocol):
         return False
 
     def restart_ranks(self, name: str, ranks: Sequence[int]) -> None:
-        """Restart the workers of some ranks of a group, and construct the group's components on them again.
-
-        Args:
-            name: Name of the group.
-            ranks: Ranks whose workers are ended, or have ended.
+        """Restart the workers of ranks of a group, which are ended or have ended; construct its components there again.
 
         Raises:
             TwinkleError: The workers did not start, or a constructor raised.
@@ -291,11 +330,6 @@ class InputReplies:
         replies: The replies that are read.
         watched: Further replies of the same producer calls, from ranks whose outcomes are not read.
         plan: With the outcomes, it says what each task reads; None without replies.
-
-    Attributes:
-        replies: As given.
-        watched: As given.
-        plan: As given.
     """
 
     def __init__(

@@ -299,7 +299,7 @@ class StoredSlot(NamedTuple):
     rows: Rows | None = None
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """The work of one worker in one call; ranks that share their data have the same task.
 

@@ -82,12 +82,7 @@ def _data_ranks(mesh: DeviceMesh) -> Ranks:
 
 
 def data_peers(ranks: Ranks, mesh: DeviceMesh | None) -> Sequence[tuple[int, ...]]:
-    """The ranks of each data rank, ascending.
-
-    Args:
-        ranks: Ranks of a component, ascending.
-        mesh: Its mesh; without one, or with another number of ranks, each rank is alone.
-    """
+    """The ranks of each data rank, ascending; without a mesh, or on one of another size, each rank is alone."""
     share, count = share_of_data_rank(ranks, mesh)
     peers: list[list[int]] = [[] for _ in range(count)]
     for rank, index in zip(ranks, share, strict=True):
@@ -171,14 +166,12 @@ DispatchFunction: TypeAlias = Callable[
 CollectFunction: TypeAlias = Callable[[list[Any], "DeviceMesh | None"], Any]
 Dispatch: TypeAlias = Literal["slice", "all", "slice_dp", "any"] | DispatchFunction
 Collect: TypeAlias = Literal["none", "flatten", "mean", "sum", "first", "last_pp"] | CollectFunction
-Form: TypeAlias = Literal["plain", "coroutine"]
 Many: TypeAlias = tuple[frozenset[str], frozenset[str], frozenset[str]]
 CostRule: TypeAlias = Callable[[Sequence[float]], Sequence[float]]
 
 EXECUTES = ("first", "all")
 IN_ORDER = ("flatten", "mean", "sum", "first")
 """The collects whose value does not show which rank had which rows."""
-_OR_NONE = (True, False, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +180,7 @@ class FunctionSpec:
 
     Attributes:
         many: The names of `*args`, those of `**kwargs`, and those of all other parameters, for `names`.
-        form: What kind of function it is.
+        on_loop: It is a coroutine function, whose body runs on the worker's event loop.
         concurrent: It runs while the worker's other tasks do, not after them.
     """
 
@@ -203,23 +196,19 @@ class FunctionSpec:
     balance: bool | CostRule = False
     sticky: str | None = None
     many: Many = (frozenset(), frozenset(), frozenset())
-    form: Form = "plain"
+    on_loop: bool = False
     concurrent: bool = False
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, tuple(DISPATCH), or_callable=True)
         choose("execute", self.execute, EXECUTES)
         choose("collect", self.collect, tuple(COLLECT), or_callable=True)
+        choose("sync", self.sync, (True, False))
+        choose("lazy_collect", self.lazy_collect, (True, False, None))
+        choose("collective", self.collective, (True, False))
         timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0
         if self.timeout is not None and not timed:
             raise ValueError(f"timeout={self.timeout!r} is not valid: it is seconds above 0, or None for no deadline")
-        for field, value, valid in (
-            ("sync", self.sync, (True, False)),
-            ("lazy_collect", self.lazy_collect, _OR_NONE),
-            ("collective", self.collective, (True, False)),
-        ):
-            if not any(value is one for one in valid):
-                raise ValueError(f"{field}={value!r} is not valid: it is one of {', '.join(map(repr, valid))}")
         self._check_balance()
         if self.split and set(self.split) & set(self.replicate):
             raise ValueError(f"split={self.split} and replicate={self.replicate} name the same arguments")
@@ -305,11 +294,6 @@ class FunctionSpec:
             column for name, _, column in (one.partition(".") for one in self.replicate) if name == argument and column
         ]
 
-    @property
-    def on_loop(self) -> bool:
-        """Whether its body runs on the worker's event loop."""
-        return self.form == "coroutine"
-
 
 _WHOLE: Mapping[str, Any] = {
     "dispatch": "all",
@@ -337,23 +321,15 @@ def collected_elsewhere(spec: FunctionSpec) -> FunctionSpec:
     return replace(spec, **_WHOLE, collect="first", collective=False, timeout=None)
 
 
-def form_of(function: object) -> Form:
-    """The kind of function that a method is."""
-    return "coroutine" if inspect.iscoroutinefunction(function) else "plain"
-
-
-def choose(field: str, value: object, valid: Sequence[str], *, or_callable: bool = False) -> None:
+def choose(field: str, value: object, valid: Sequence[object], *, or_callable: bool = False) -> None:
     """Check one option against its valid values.
 
     Raises:
         ValueError: The value is not valid; the message lists the valid values.
     """
-    if isinstance(value, str) and value in valid:
-        return
-    if or_callable and callable(value):
-        return
-    listing = ", ".join(repr(name) for name in valid) + (" or a callable" if or_callable else "")
-    raise ValueError(f"{field}={value!r} is not valid: it is one of {listing}")
+    if not (or_callable and callable(value)) and not any(type(value) is type(one) and value == one for one in valid):
+        listing = ", ".join(map(repr, valid)) + (" or a callable" if or_callable else "")
+        raise ValueError(f"{field}={value!r} is not valid: it is one of {listing}")
 
 
 def check_callables(dispatch: object, collect: object) -> None:
@@ -362,21 +338,16 @@ def check_callables(dispatch: object, collect: object) -> None:
     Raises:
         TypeError: It does not take them.
     """
+    hint = "; to decorate it, write @remote_function() with parentheses"
     for field, value, given in (
         ("dispatch", dispatch, ("length", "i", "args", "kwargs", "device_mesh")),
         ("collect", collect, ("results", "device_mesh")),
     ):
-        if not callable(value):
-            continue
-        try:
+        if callable(value):
             signature = inspect.signature(value)
-        except ValueError:  # a C function without a signature
-            continue
-        try:
-            signature.bind(*given)
-        except TypeError as error:
-            name = getattr(value, "__qualname__", repr(value))
-            hint = "; to decorate it, write @remote_function() with parentheses" if field == "dispatch" else ""
-            raise TypeError(
-                f"{field} is called with ({', '.join(given)}), and {name}{signature}: {error}{hint}"
-            ) from None
+            try:
+                signature.bind(*given)
+            except TypeError as error:
+                name, more = getattr(value, "__qualname__", repr(value)), hint if field == "dispatch" else ""
+                text = f"{field} is called with ({', '.join(given)}), and {name}{signature}: {error}{more}"
+                raise TypeError(text) from None

@@ -92,13 +92,24 @@ async def answer_of(calls: Sequence[PendingCall], result: Callable[[], R]) -> R:
         calls: They are over before `result` is called, or the first of them has failed or is late.
         result: Returns the value, or raises.
     """
-    from asyncio import Event, get_running_loop, to_thread, wait_for  # half of the import time of this package
+    from asyncio import to_thread  # half of the import time of this package
 
     def value_or_error() -> tuple[R | None, BaseException | None]:
         try:
             return result(), None
         except StopIteration as error:
             return None, no_end(error)  # as PEP 479
+
+    await over(calls)
+    value, error = await to_thread(value_or_error)
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # without an error there is a value
+
+
+async def over(calls: Sequence[PendingCall]) -> None:
+    """Await that all calls are over, or one has failed or is late."""
+    from asyncio import Event, get_running_loop, wait_for  # as above
 
     def tell() -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
@@ -112,10 +123,6 @@ async def answer_of(calls: Sequence[PendingCall], result: Callable[[], R]) -> R:
         until = earliest([call.next_deadline() for call in calls])
         with suppress(TimeoutError):  # a deadline has passed, which the loop looks at
             await wait_for(answered.wait(), None if until is None else max(0.0, until - time.monotonic()))
-    value, error = await to_thread(value_or_error)
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]  # without an error there is a value
 
 
 _Key = tuple[str | None, int | None, str]
@@ -255,9 +262,8 @@ class PendingCalls:
         Raises:
             TwinkleError: The error that the call itself raises.
         """
-        left = self.not_retrieved()
+        left = self.log_all(but=1)
         for call in left[1:]:
-            self._log(call)
             call.seen = True
         self._held.clear()
         self._kept.clear()
@@ -266,16 +272,14 @@ class PendingCalls:
             more = f"; {count} more like it {'is' if count == 1 else 'are'} logged" if count else ""
             _raise_noted(left[0], f"  no caller had waited for this call when the session ended{more}")
 
-    def log_all(self) -> None:
-        """Log every failure that nobody has retrieved."""
-        for call in self.not_retrieved():
-            self._log(call)
-
-    def not_retrieved(self) -> Sequence[PendingCall]:
-        """The calls whose failure, or passed deadline, nobody has retrieved, in the order of these."""
+    def log_all(self, but: int = 0) -> Sequence[PendingCall]:
+        """The calls whose failure, or passed deadline, nobody has retrieved, first ones first; logged, but for some."""
         held = [call for known in self._held.keyrefs() if (call := known()) is not None]
         known = dict.fromkeys((*held, *tuple(self._kept), *self.calls()))
-        return sorted((call for call in known if call.unseen()), key=lambda call: call.failed_at())
+        left = sorted((call for call in known if call.unseen()), key=lambda call: call.failed_at())
+        for call in left[but:]:
+            self._log(call)
+        return left
 
     def _log(self, call: PendingCall) -> None:
         if not call.logged:

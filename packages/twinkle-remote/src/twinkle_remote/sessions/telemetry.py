@@ -7,15 +7,12 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from twinkle_remote.protocol.messages import Outcome
-
-
-T = TypeVar("T")
 
 
 class RankMetrics(NamedTuple):
@@ -135,21 +132,22 @@ class CallRecords(list[CallRecord]):
 
     def __str__(self) -> str:
         head = ("method", "group", "calls", "failed", "run", "queued", "skew", "sent", "fetched", "between workers")
-        rows = [head, *map(_row, self._by_method())]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = []
-        for row in rows:
-            cells = enumerate(zip(row, widths, strict=True))
-            lines.append("  ".join(cell.ljust(w) if at < 2 else cell.rjust(w) for at, (cell, w) in cells).rstrip())
-        lines.append("run, queued, skew: mean of a call; sent, fetched: by the driver; between workers: arguments")
-        return "\n".join(lines)
-
-    def _by_method(self) -> Iterable[Sequence[CallRecord]]:
-        """The records of each method of a group, the one that ran longest in all first."""
         found: dict[tuple[str, str], list[CallRecord]] = {}
         for record in self:
             found.setdefault((record.method, record.group), []).append(record)
-        return sorted(found.values(), key=lambda together: -sum(record.run_seconds for record in together))
+        longest = sorted(found.values(), key=lambda together: -sum(record.run_seconds for record in together))
+        foot = "run, queued, skew: mean of a call; sent, fetched: by the driver; between workers: arguments"
+        return "\n".join([*table([head, *map(_row, longest)], 2), foot])
+
+
+def table(rows: Sequence[Sequence[str]], left: int) -> Sequence[str]:
+    """The lines of a table, of which so many columns are aligned at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    drawn = [
+        [cell.ljust(w) if at < left else cell.rjust(w) for at, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]
+    return ["  ".join(cells).rstrip() for cells in drawn]
 
 
 def _row(together: Sequence[CallRecord]) -> Sequence[str]:

@@ -10,14 +10,15 @@ import traceback
 from asyncio import (
     CancelledError,
     Semaphore,
+    Task,
     all_tasks,
     current_task,
     get_running_loop,
     new_event_loop,
+    run_coroutine_threadsafe,
     set_event_loop,
     wait,
 )
-from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_one
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,9 +28,8 @@ from twinkle_remote.errors import CallCancelledError, CallTimeoutError
 from twinkle_remote.protocol.spec import concurrency_of
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine, Hashable
-    from contextvars import Context
 
     from twinkle_remote.errors import TwinkleError
     from twinkle_remote.protocol.messages import Failure, Outcome
@@ -50,6 +50,7 @@ class LoopTask:
         answer: Called once with the outcome.
         reason: The error to report if the task is cancelled.
         answered: Whether `answer` was called.
+        running: The task of asyncio, once it has begun.
     """
 
     outcome: Outcome
@@ -58,32 +59,30 @@ class LoopTask:
     answer: Callable[[Outcome], object]
     reason: TwinkleError | None = None
     answered: bool = False
+    running: Task[None] | None = None
 
     async def run(self) -> None:
         """Run the task to its end, and answer."""
         try:
             await self.work()
         except CancelledError as error:
-            self.outcome.failure = self._cancelled(error)
+            self.end_cancelled(error)
+            return
         except BaseException as error:  # every exception becomes an outcome; SystemExit would end the loop
             self.outcome.failure = self.capture(error)
-        self.outcome.seconds = time.time() - self.outcome.started
-        self.end()
+        self._end()
 
-    def end_unstarted(self) -> None:
-        """Answer that it was cancelled before it began."""
-        self.outcome.failure = self._cancelled(CancelledError())
-        self.end()
-
-    def end(self) -> None:
-        """Answer with its outcome."""
-        self.answered = True
-        self.answer(self.outcome)
-
-    def _cancelled(self, error: CancelledError) -> Failure:
+    def end_cancelled(self, error: CancelledError) -> None:
+        """Answer that it was cancelled."""
         text = ": ".join(["a task that it awaited was cancelled", *map(str, error.args)])
         reason = self.reason or CallCancelledError(text)
-        return replace(self.capture(reason), trace=self.capture(error).trace)
+        self.outcome.failure = replace(self.capture(reason), trace=self.capture(error).trace)
+        self._end()
+
+    def _end(self) -> None:
+        self.outcome.seconds = time.time() - self.outcome.started
+        self.answered = True
+        self.answer(self.outcome)
 
 
 class EventLoop:
@@ -99,7 +98,7 @@ class EventLoop:
         self._loop: AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._places: dict[str, Semaphore] = {}
-        self._tasks: dict[Hashable, tuple[LoopTask, Task[None], Coroutine[Any, Any, None]]] = {}
+        self._tasks: dict[Hashable, LoopTask] = {}
         self._early: dict[Hashable, TwinkleError] = {}
 
     def _here(self) -> AbstractEventLoop | None:
@@ -118,16 +117,15 @@ class EventLoop:
                 self._thread.start()
             return loop
 
-    def start(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None) -> None:
-        """Run a task while others run; tasks begin in the order of these calls.
+    def start(self, key: Hashable, task: LoopTask, seconds: float | None) -> None:
+        """Run a task while others run, in the caller's context; tasks begin in the order of these calls.
 
         Args:
             key: Its id, for `cancel` and `stack`.
             task: The task.
-            context: Context variables that it sees.
             seconds: After so many seconds it is cancelled; None for no limit.
         """
-        self._started().call_soon_threadsafe(self._begin, key, task, context, seconds)
+        self._started().call_soon_threadsafe(self._begin, key, task, seconds)
 
     def places(self, name: str, instance: object) -> Semaphore:
         """The places of a component, as many as its class says, taken in the order in which they are asked for."""
@@ -140,15 +138,13 @@ class EventLoop:
         """Forget the places of a component; calls that wait for them go on."""
         self._places.pop(name, None)
 
-    def _begin(self, key: Hashable, task: LoopTask, context: Context, seconds: float | None) -> None:
+    def _begin(self, key: Hashable, task: LoopTask, seconds: float | None) -> None:
         task.reason = self._early.pop(key, None)
         if task.reason is not None:
-            task.end_unstarted()
+            task.end_cancelled(CancelledError())
             return
-        loop, coroutine = get_running_loop(), task.run()
-        running = loop.create_task(coroutine, context=context)
-        self._tasks[key] = task, running, coroutine
-        late = None
+        loop, late = get_running_loop(), None
+        task.running, self._tasks[key] = loop.create_task(task.run()), task
         if seconds is not None:
             error = CallTimeoutError(f"it was cancelled on the worker {seconds:g} s after its begin")
             late = loop.call_later(seconds, self._cancel, key, error)
@@ -156,11 +152,11 @@ class EventLoop:
         def ended(_: Task[None]) -> None:
             self._tasks.pop(key, None)
             if not task.answered:  # it was cancelled before its first step
-                task.end_unstarted()
+                task.end_cancelled(CancelledError())
             if late is not None:
                 late.cancel()
 
-        running.add_done_callback(ended)
+        task.running.add_done_callback(ended)
 
     def between_awaits(self, function: Callable[[], T]) -> T:
         """Run a function on the event loop, between two awaits of its tasks, and wait for it; here without a loop.
@@ -171,15 +167,11 @@ class EventLoop:
         loop, thread = self._here(), self._thread
         if loop is None or thread is None:
             return function()
-        future: Future[T] = Future()
 
-        def run() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
+        async def run() -> T:
+            return function()
 
-        loop.call_soon_threadsafe(run)
+        future = run_coroutine_threadsafe(run(), loop)
         while not future.done() and thread.is_alive():
             wait_for_one([future], _LOOK_SECONDS)
         if not future.done():
@@ -194,9 +186,9 @@ class EventLoop:
     def stack(self, key: Hashable) -> str | None:
         """Where a task runs or waits, the innermost frame last; None if it has not begun or is done."""
         found = self._tasks.get(key)
-        if found is None or self._thread is None:
+        if found is None or found.running is None or self._thread is None:
             return None
-        frames = _waiting_frames(found[2])
+        frames = _waiting_frames(found.running.get_coro())
         if frames:
             own = [frame for frame in frames if not is_machinery_file(frame.filename)]
             return "".join(traceback.format_list(own or frames))
@@ -224,7 +216,7 @@ class EventLoop:
 
     async def _stop_when_idle(self, loop: AbstractEventLoop) -> None:
         while self._tasks:
-            await wait([running for _, running, _ in self._tasks.values()], timeout=_LOOK_SECONDS)
+            await wait([one.running for one in self._tasks.values() if one.running], timeout=_LOOK_SECONDS)
         while others := all_tasks() - {current_task()}:  # tasks that a user's coroutine has left
             for task in others:
                 task.cancel()
@@ -234,10 +226,10 @@ class EventLoop:
 
     def _cancel(self, key: Hashable, reason: TwinkleError) -> None:
         if key in self._tasks:
-            task, running, _ = self._tasks[key]
-            if task.reason is None:  # a second cancellation would interrupt the cleanup after the first one
+            task = self._tasks[key]
+            if task.reason is None and task.running:  # a second one would interrupt the cleanup after the first
                 task.reason = reason
-                running.cancel()
+                task.running.cancel()
             return
         self._early[key] = reason
         if len(self._early) > _KEPT_CANCELS:  # of calls that ended before they were cancelled

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from twinkle_remote.protocol.messages import Failure, Task, WorkerInfo
 
-_SUFFIX = ".failure"
-_MOST_FILES = 64  # in one folder
-_MOST_BYTES = 1 << 28
 _MAIN = "__main__"
 
 
@@ -94,8 +91,6 @@ def found_in_main(qualname: str) -> Any:
 def _pickled(value: object) -> bytes:
     file = io.BytesIO()
     _ByName(file, protocol=5).dump(value)
-    if file.tell() > _MOST_BYTES:
-        raise ValueError(f"its arguments take more than {_MOST_BYTES >> 20} MiB")
     return file.getvalue()
 
 
@@ -141,11 +136,8 @@ def _written(call: FailedCall) -> str:
     """The path of a new file, which the user alone can read."""
     folder = call.session.folder
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    held = sum(name.endswith(_SUFFIX) for name in os.listdir(folder))
-    if held >= _MOST_FILES:
-        raise OSError(f"{folder} has {held} saved calls; remove some")
     shown = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in call.name)
-    path = os.path.join(folder, f"{shown}-{call.worker.group}-{call.worker.rank}-{os.urandom(4).hex()}{_SUFFIX}")
+    path = os.path.join(folder, f"{shown}-{call.worker.group}-{call.worker.rank}-{os.urandom(4).hex()}.failure")
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         pickle.dump(call, file, protocol=5)
     return path

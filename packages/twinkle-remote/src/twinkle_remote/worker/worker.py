@@ -7,7 +7,6 @@ import threading
 import time
 from asyncio import to_thread
 from contextlib import nullcontext
-from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,6 @@ class Worker:
         instances: Mapping that holds the components; by default as long as the worker exists.
 
     Attributes:
-        info: As given.
         loop: Its event loop.
         methods: Number of calls of methods that it has begun.
     """
@@ -134,20 +132,14 @@ class Worker:
         try:
             called = self._arguments(task, given, outcome)
             work = self._coroutine(task, running, outcome, *called)
+            on_loop = LoopTask(outcome, work, lambda error: self._failed(error, task, context, called), answer)
             with working_as(context):
-                seen = copy_context()
+                self.loop.start(key, on_loop, None if task.seconds is None else task.seconds + _GRACE_SECONDS)
         except Exception as error:  # as in `run`
             outcome.failure = self._capture(error, task, context)
             answer(outcome)
-            return
         finally:
             RUNNING.reset(token)
-
-        def capture_error(error: BaseException) -> Failure:
-            return self._failed(error, task, context, called)
-
-        limit = None if task.seconds is None else task.seconds + _GRACE_SECONDS
-        self.loop.start(key, LoopTask(outcome, work, capture_error, answer), seen, limit)
 
     def _coroutine(
         self, task: Task, running: RunningTask, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
