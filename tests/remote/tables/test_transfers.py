@@ -48,6 +48,7 @@ class Counting(Memory):
     """A store that notes which rows were read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.read: list[tuple[int, int]] = []
 
     def get(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceMesh
     from twinkle_remote.call.pending import PendingCall
-    from twinkle_remote.protocol.backend import Store
     from twinkle_remote.protocol.messages import Outcome
     from twinkle_remote.protocol.spec import FunctionSpec
     from twinkle_remote.tables.nodes import Piece, Rows
@@ -117,13 +116,12 @@ _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arri
 
 
 def read_outcome(
-    call: PendingCall, store: Store, outcome: Outcome, piece: Piece | None, timeout: float | None, began: float
+    call: PendingCall, outcome: Outcome, piece: Piece | None, timeout: float | None, began: float
 ) -> tuple[Any, int]:
     """The value of an outcome, or a piece of it, and the bytes that came for it.
 
     Args:
         call: The call.
-        store: The store of this process.
         outcome: The outcome of one rank.
         piece: Of its payload; None for the whole value.
         timeout: Seconds for waiting and reading together; None for no limit.
@@ -135,26 +133,19 @@ def read_outcome(
         CollectError: It cannot be opened here.
     """
     left = None if timeout is None else max(_LEAST_SECONDS, began + timeout - time.monotonic())
+    rank, line = outcome.rank, call.line
     try:
-        return store.get(outcome.payload, *(piece or (None, None)), left)
+        return call.runtime.backend.store.get(outcome.payload, *(piece or (None, None)), left)
     except StoreTimeoutError as error:
-        raise _unread(call, outcome.rank, timeout or 0.0, error) from None
+        what = f"the result of {call.label(rank)} was not read within {timeout or 0.0:g} s: {error}"
+        head = f"{call.name} on {call.call.where()} is done, but {what}"
+        done = [other for other in call.ranks if other != rank]
+        raise lateness(head, line, done, [rank], call.group.stacks([rank])) from None
     except WorkerDiedError as error:
-        head = f"the result of {call.name} on {call.label(outcome.rank)} cannot be read: {error}"
-        raise WorkerDiedError(f"{head}\n  called from {call.line}") from error
+        head = f"the result of {call.name} on {call.label(rank)} cannot be read: {error}"
+        raise WorkerDiedError(f"{head}\n  called from {line}") from error
     except TwinkleError:
         raise
     except Exception as error:  # unpickling a user's class may raise anything
-        head = f"{call.name}: the result of {call.label(outcome.rank)} arrived, but cannot be opened here"
-        text = f"{head}: {type(error).__name__}: {error}\n  called from {call.line}"
-        raise CollectError(text) from error
-
-
-def _unread(call: PendingCall, rank: int, seconds: float, why: object) -> Exception:
-    """The error that the result of a rank was not read in time."""
-    done = [other for other in call.ranks if other != rank]
-    head = (
-        f"{call.name} on {call.call.where()} is done, but the result of {call.label(rank)} was not read within "
-        f"{seconds:g} s: {why}"
-    )
-    return lateness(head, call.line, done, [rank], call.group.stacks([rank]))
+        head = f"{call.name}: the result of {call.label(rank)} arrived, but cannot be opened here"
+        raise CollectError(f"{head}: {type(error).__name__}: {error}\n  called from {line}") from error

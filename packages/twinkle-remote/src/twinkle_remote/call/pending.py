@@ -164,10 +164,6 @@ class PendingCall:
         """The outcome of one rank, after `wait`."""
         return self._outcomes[rank]
 
-    def ended(self) -> Sequence[bool]:
-        """For each rank, whether its iterator is at its end; after `wait`."""
-        return [self._outcomes[rank].ended for rank in self.ranks]
-
     def done(self) -> bool:
         """Whether every worker has answered; never waits."""
         return len(self._outcomes) == len(self._replies)
@@ -213,10 +209,8 @@ class PendingCall:
             CallTimeoutError: It was not read in time; the call is done, and it can be read again.
         """
         self.check_open()
-        seconds = None
-        if began is not None:
-            seconds = self.spec.timeout if limit is None else earliest((limit, self.spec.timeout))
-        value, size = read_outcome(self, self.runtime.backend.store, outcome, piece, seconds, began or 0.0)
+        seconds = None if began is None else earliest((limit, self.spec.timeout))
+        value, size = read_outcome(self, outcome, piece, seconds, began or 0.0)
         self.record.driver_fetched += size
         return value
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from twinkle_remote.call.collect import warn_whole
 from twinkle_remote.call.dispatch import dispatch
 from twinkle_remote.call.pending import PendingCall
-from twinkle_remote.context import RUNNING, call_line
+from twinkle_remote.context import RUNNING, call_line, in_event_loop
 from twinkle_remote.errors import CallTimeoutError, CollectError, NotInitializedError, TwinkleError, WorkerDiedError
 from twinkle_remote.failures.report import SIGNALS, no_end
 from twinkle_remote.lazy.lazy import Lazy
 from twinkle_remote.protocol.backend import InputReplies
 from twinkle_remote.protocol.messages import Call, Task, component_of
-from twinkle_remote.protocol.spec import SPEC, SUBMIT, FunctionSpec, collected_elsewhere
+from twinkle_remote.protocol.spec import CALL, FunctionSpec, collected_elsewhere
 from twinkle_remote.sessions.session import raise_not_retrieved, running
 from twinkle_remote.sessions.telemetry import CallRecord
 from twinkle_remote.tables.transfers import lazy_arguments
@@ -52,6 +52,8 @@ def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
         TwinkleError: An earlier call failed, and nobody has its result any more: nothing was sent.
     """
     raise_not_retrieved()
+    if call.spec.on_loop and in_event_loop():
+        lazy = True  # what an event loop calls it awaits
     if lazy is None:
         lazy = running().defaults.lazy_collect if call.spec.lazy_collect is None else call.spec.lazy_collect
     pending = start(call if lazy else replace(call, eager=True), held=True)
@@ -180,23 +182,24 @@ def submit(bound_method: Any, /, *args: Any, **kwargs: Any) -> Any:
     Raises:
         TypeError: The argument is not a bound remote function of a component.
     """
-    remote_part(bound_method)
-    return getattr(bound_method, SUBMIT)(bound_method.__self__, args, kwargs)
+    call = bound_call(bound_method, args, kwargs, call_line())
+    return call_method(call, bound_method.__self__, lazy=True)
 
 
-def remote_part(bound_method: Any) -> tuple[Component, FunctionSpec]:
-    """The component and the options of a bound remote function.
+def bound_call(bound_method: Any, args: tuple[Any, ...], kwargs: dict[str, Any], line: str) -> Call:
+    """The call of a bound remote function.
 
     Raises:
-        TypeError: The argument is not a remote function, or its object was built in this process without a session.
+        TypeError: It is not a remote function, its object was built in this process without a session, or it does not
+            take the arguments.
     """
-    spec = getattr(bound_method, SPEC, None)
-    component = component_of(getattr(bound_method, "__self__", None))
-    if spec is None or component is None:
+    make, itself = getattr(bound_method, CALL, None), getattr(bound_method, "__self__", None)
+    if make is None or component_of(itself) is None:
         raise TypeError(
             f"expected a remote function of a component, as in submit(actor.update, batch), got {bound_method!r}"
         )
-    return component, spec
+    call: Call = make(itself, args, kwargs, line)
+    return call
 
 
 def start_on_workers(
@@ -265,22 +268,7 @@ def run_on_workers(
     return Lazy(start_on_workers(handle, function, arguments, timeout)).result()
 
 
-OPENING = FunctionSpec(dispatch="all", sync=True)
-
-
-def check_all_ended(call: PendingCall) -> None:
-    """Check that all ranks of a step are at their end, where one is.
-
-    Raises:
-        CollectError: Some are not.
-    """
-    ended = call.ended()
-    if not all(ended):
-        at_end = [rank for rank, end in zip(call.ranks, ended, strict=True) if end]
-        raise CollectError(
-            f"{call.name}: ranks {at_end} are at their end and the others of {list(call.ranks)} are not; every rank "
-            "takes the same number of steps"
-        )
+_OPENING = FunctionSpec(dispatch="all", sync=True)
 
 
 class RemoteIterator:
@@ -296,7 +284,7 @@ class RemoteIterator:
         if self._step is not None:
             return
         name = f"{self._component.name}.__iter__"
-        start(Call("iterate", self._component, "__iter__", name, OPENING, call_line()), held=True).wait()
+        start(Call("iterate", self._component, "__iter__", name, _OPENING, call_line()), held=True).wait()
         self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -316,10 +304,15 @@ class RemoteIterator:
             self._step = None
             raise (no_end(error) if isinstance(error, SIGNALS) else error) from error.__cause__
         self._step = None
-        if not any(call.ended()):
+        at_end = [rank for rank in call.ranks if call.outcome(rank).ended]
+        if not at_end:
             return Lazy(call, self._itself)
         self._ended = True
-        check_all_ended(call)
+        if len(at_end) < len(call.ranks):
+            raise CollectError(
+                f"{call.name}: ranks {at_end} are at their end, the others of {list(call.ranks)} are not; every rank "
+                "takes the same number of steps"
+            )
         raise StopIteration
 
     def _ask(self) -> PendingCall:

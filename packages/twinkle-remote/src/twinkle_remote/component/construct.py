@@ -26,10 +26,9 @@ from twinkle_remote.sessions.seeding import constructor_seeded, next_component_s
 from twinkle_remote.sessions.session import absence, active, running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from twinkle_mesh import DeviceMesh
-    from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.sessions.session import Runtime
 
 
@@ -115,11 +114,6 @@ class ConstructorSignature:
         if instance is not None:
             raise AttributeError("__signature__")
         return constructor_signature(cls)
-
-
-def unintercepted(function: Any) -> Any:
-    """The function that a class itself defines, below what `remote_class` puts around it."""
-    return getattr(function, ORIGINAL, function)
 
 
 def intercept(cls: Any) -> None:
@@ -307,43 +301,17 @@ def release(component: object) -> None:
         TypeError: The argument is not a component.
         TwinkleError: As for any call.
     """
-    call = _drop(component)
-    if call is not None:
-        call.wait()
-        gc.collect()  # on threads, the freed objects may be in reference cycles
-
-
-def release_all(components: Iterable[object]) -> Sequence[TwinkleError]:
-    """Drop several components at once; see `release`. Returns the errors of those that could not be dropped."""
-    errors: list[TwinkleError] = []
-    calls: list[PendingCall] = []
-    for component in components:
-        try:
-            calls += filter(None, [_drop(component)])
-        except TwinkleError as error:
-            errors.append(error)
-    for call in calls:
-        try:
-            call.wait()
-        except TwinkleError as error:
-            errors.append(error)
-    gc.collect()
-    return errors
-
-
-def _drop(component: object) -> PendingCall | None:
-    """Begin to drop a component; None if there is nothing to do."""
     from twinkle_remote.call.send import start  # as in `create`
 
     found = component_of(component)
     if not is_handle(component):
         if found is None and not is_component_type(type(component)):
             raise TypeError(f"release takes a component, got {type(component).__name__} {component!r:.60}")
-        return None
+        return
     assert found is not None
     runtime = running()
-    if runtime.has_released(found):
-        return None
-    call = start(Call("drop", found, None, f"{found.name}.release", _DROP, call_line()), held=True)
-    runtime.released.add((found.group, found.instance))
-    return call
+    if not runtime.has_released(found):
+        call = start(Call("drop", found, None, f"{found.name}.release", _DROP, call_line()), held=True)
+        runtime.released.add((found.group, found.instance))
+        call.wait()
+        gc.collect()  # on threads, the freed objects may be in reference cycles

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from twinkle_remote.call.collect import combine_rule, ranks_read
 from twinkle_remote.call.dispatch import dispatch
-from twinkle_remote.call.send import remote_part
-from twinkle_remote.component.method import bind
+from twinkle_remote.call.send import bound_call
 from twinkle_remote.context import driver_line
-from twinkle_remote.protocol.messages import Call, Replicated
+from twinkle_remote.protocol.messages import Replicated
 from twinkle_remote.rows.cut import lengths
 from twinkle_remote.sessions.session import running
 from twinkle_remote.sessions.telemetry import table
@@ -94,10 +93,8 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
         TypeError: It is not a remote function of a component, or does not take the arguments.
         DispatchError: The call itself would raise the same error.
     """
-    component, spec = remote_part(bound_method)
-    names = bind(bound_method, component.name, args, kwargs)
-    name = f"{component.name}.{bound_method.__name__}"
-    call = Call("method", component, bound_method.__name__, name, spec, driver_line(), names, args, kwargs)
+    call = bound_call(bound_method, args, kwargs, driver_line())
+    spec, names = call.spec, call.names
     if spec.calls_one:
         call = running().loads.peek(call)
     ranks, mesh = call.ranks, call.mesh
@@ -119,7 +116,7 @@ def explain(bound_method: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     if how == "rows" and spec.balance is not False:
         how = "balanced"
     collect = _HOW[how] if isinstance(how, str) else f"what {getattr(how, '__qualname__', how)} makes of them"
-    return Explanation(name, component.group, tuple(rows), tuple(read), collect)
+    return Explanation(call.name, call.component.group, tuple(rows), tuple(read), collect)
 
 
 def _store_nothing(value: object) -> None:

@@ -21,14 +21,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from twinkle_remote.context import call_line, current_worker, in_event_loop, running_worker, users_part
+from twinkle_remote.context import call_line, current_worker, running_worker, users_part
 from twinkle_remote.errors import RemoteAttributeError, TwinkleError
 from twinkle_remote.failures.travel import bare_new
 from twinkle_remote.protocol.messages import COMPONENT, Call, Component, HandleBase, component_of, is_handle
-from twinkle_remote.protocol.spec import ITSELF, NAMES, SPEC, SUBMIT, FunctionSpec, options_of, options_under
+from twinkle_remote.protocol.spec import CALL, ITSELF, SPEC, FunctionSpec, options_of, options_under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from twinkle_remote.call.send import RemoteIterator
     from twinkle_remote.protocol.spec import Many
@@ -50,16 +50,17 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
     names = [one.name for one in list(signature.parameters.values())[1:] if one.kind in _BY_PLACE]
     spec = replace(spec, on_loop=inspect.iscoroutinefunction(function), many=_many(signature))
 
-    def send(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool | None = True) -> Any:
+    def call_of(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], line: str) -> Call:
         component, name = component_of(self), method.__name__
         assert component is not None
-        check_arguments(component.name, name, signature, self, args, kwargs)
-        from twinkle_remote.call.send import call_method  # a worker that calls nobody does not load it
-
-        what, given, own = f"{component.name}.{name}", positional_names(names, len(args)), not is_handle(self)
-        call = Call("method", component, name, what, spec, call_line(), given, args, kwargs, own)
-        # what an event loop calls it awaits
-        return call_method(call, self, lazy=True if spec.on_loop and in_event_loop() else lazy)
+        what = f"{component.name}.{name}"
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            shown = signature.replace(parameters=list(signature.parameters.values())[1:])
+            raise TypeError(f"{what}{shown}: {error}") from None
+        given = [*names[: len(args)], *(f"args[{i}]" for i in range(len(names), len(args)))]
+        return Call("method", component, name, what, spec, line, given, args, kwargs, not is_handle(self))
 
     @functools.wraps(function)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -72,49 +73,19 @@ def make_remote(function: Callable[..., Any], spec: FunctionSpec) -> Callable[..
         remote = is_handle(self)
         if not remote and current_worker().world_size > 1:  # the other processes make the same call
             return function(self, *args, **kwargs)
+        from twinkle_remote.call.send import call_method  # a worker that calls nobody does not load it
+
         try:
-            return send(self, args, kwargs, lazy=None if remote else False)
+            return call_method(call_of(self, args, kwargs, call_line()), self, lazy=None if remote else False)
         except TwinkleError as error:
             raise error.with_traceback(users_part(error.__traceback__)) from error.__cause__
 
     setattr(method, SPEC, spec)
-    setattr(method, SUBMIT, send)
-    setattr(method, NAMES, names)
+    setattr(method, CALL, call_of)
     setattr(method, ITSELF, method)
     if hasattr(function, "__wrapped__"):
         cast("Any", method).__signature__ = signature
     return method
-
-
-def check_arguments(
-    owner: str, name: str, signature: inspect.Signature, itself: object, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Bind arguments before anything is sent.
-
-    Raises:
-        TypeError: The arguments do not fit; the message shows the signature.
-    """
-    try:
-        signature.bind(itself, *args, **kwargs)
-    except TypeError as error:
-        shown = signature.replace(parameters=list(signature.parameters.values())[1:])
-        raise TypeError(f"{owner}.{name}{shown}: {error}") from None
-
-
-def positional_names(names: Sequence[str], count: int) -> Sequence[str]:
-    """Parameter names of the first `count` positional arguments."""
-    return [*names[:count], *(f"args[{i}]" for i in range(len(names), count))]
-
-
-def bind(bound_method: Any, owner: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[str]:
-    """Check the arguments of a bound remote function, and return the names of the positional ones.
-
-    Raises:
-        TypeError: The arguments do not fit the method; the message shows the signature.
-    """
-    signature = inspect.signature(bound_method.__func__)
-    check_arguments(owner, bound_method.__name__, signature, bound_method.__self__, args, kwargs)
-    return positional_names(getattr(bound_method, NAMES), len(args))
 
 
 def _check_kind(function: Any) -> None:
@@ -206,10 +177,6 @@ _CLASS = "__twinkle_class__"
 _REMOTE = "__twinkle_remote_names__"
 _ITERATOR = "_twinkle_iterator"
 _OWN = (COMPONENT, _ITERATOR)
-SPECIAL = {
-    "__len__": FunctionSpec(execute="first"),
-}
-"""The special methods that a handle sends to its workers, and their options if the class gives none."""
 _REFUSED = (
     *("__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__next__", "__bool__"),
     *("__enter__", "__exit__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__await__"),
@@ -323,17 +290,13 @@ class Handle(HandleBase):
         """Do nothing: deleting a handle does not delete the component."""
 
 
-def step_options(cls: Any) -> FunctionSpec:
-    """The options of each step of an iteration over a handle of the class."""
-    return options_under(cls, "__next__") or FunctionSpec(collect="flatten")
-
-
 def _iterator(self: Any) -> RemoteIterator:
     found = self.__dict__.get(_ITERATOR)
     if found is None:
         from twinkle_remote.call.send import RemoteIterator  # few handles are iterated
 
-        found = RemoteIterator(_component(self), step_options(_class(self)), self)
+        spec = options_under(_class(self), "__next__") or FunctionSpec(collect="flatten")
+        found = RemoteIterator(_component(self), spec, self)
         object.__setattr__(self, _ITERATOR, found)
     return cast("RemoteIterator", found)
 
@@ -352,6 +315,6 @@ def _len(self: Any) -> int:
     from twinkle_remote.call.send import call_method  # few handles are counted
 
     component = _component(self)
-    spec = options_under(_class(self), "__len__") or SPECIAL["__len__"]
+    spec = options_under(_class(self), "__len__") or FunctionSpec(execute="first")
     call = Call("method", component, "__len__", f"{component.name}.__len__", spec, call_line())
     return int(call_method(call, self, lazy=False))

@@ -126,8 +126,7 @@ COLLECT: dict[str, CollectWord] = {
 
 CONCURRENCY = "__twinkle_concurrency__"
 SPEC = "__twinkle_spec__"
-SUBMIT = "__twinkle_submit__"
-NAMES = "__twinkle_names__"
+CALL = "__twinkle_call__"  # makes the `Call` of an object, arguments and a line, whose arguments fit
 ITSELF = "__twinkle_itself__"  # a remote function, also where a decorator has copied its attributes
 
 

@@ -118,8 +118,7 @@ def initialize(
         PlacementError: The groups cannot be placed.
     """
     end_definitions()
-    by_name = _by_name(() if groups is None else groups)
-    seed = check_seed(seed)
+    by_name, seed = _by_name(() if groups is None else groups), check_seed(seed)
     arguments = {
         "mode": mode,
         "groups": tuple(by_name.values()),
@@ -139,17 +138,13 @@ def initialize(
     begin_session(seed)
     saving = None if save_failures is None or backend.in_process else _saving(save_failures, seed)
     defaults = SessionDefaults(lazy_collect, max_in_flight, saving)
-    _configure(backend, defaults)
-    install(Runtime(mode, backend, by_name, defaults, arguments))
-    atexit.register(_at_exit)
-
-
-def _configure(backend: Backend, defaults: SessionDefaults) -> None:
     try:
         backend.configure(defaults)
     except BaseException:
         backend.close()
         raise
+    install(Runtime(mode, backend, by_name, defaults, arguments))
+    atexit.register(_at_exit)
 
 
 def shutdown(drain: float | None = None) -> None:
@@ -216,10 +211,8 @@ def session(mode: str = "local", **options: Unpack[SessionOptions]) -> Iterator[
     try:
         yield
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            _end(begun, None, quietly=False)
-        else:
-            _end(begun, 0.0, quietly=True)
+        is_normal = isinstance(error, SystemExit) and error.code in (None, 0)
+        _end(begun, None if is_normal else 0.0, quietly=not is_normal)
         raise
     _end(begun, None, quietly=False)
 

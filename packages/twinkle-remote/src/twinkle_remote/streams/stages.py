@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.call.dispatch import is_divided
-from twinkle_remote.call.send import start
-from twinkle_remote.component.method import bind
+from twinkle_remote.call.send import bound_call, start
 from twinkle_remote.context import call_line, ping
 from twinkle_remote.errors import CollectError
 from twinkle_remote.lazy.lazy import Lazy
@@ -162,15 +161,13 @@ def stage_of(function: Any, *, ahead: bool) -> Stage:
     component, spec = component_of(itself), getattr(bound, SPEC, None)
     if spec is None or component is None:
         return PlainStage(function, getattr(function, "__qualname__", repr(function)))
-    name = f"{component.name}.{bound.__name__}"
-    names = bind(bound, component.name, (*args, None), kwargs)
+    call = bound_call(bound, (*args, None), kwargs, "")
+    name, names = call.name, call.names
     _check_fixed(name, spec, dict(zip(names, args, strict=False)) | kwargs, names[len(args)])
     if ahead:
         _check_ahead(name, spec)
     peers, collects = _data_ranks(component, spec)
-    call = Call(
-        "method", component, bound.__name__, name, by_rank_options(spec), "", names, args, kwargs, reads_ranks=True
-    )
+    call = replace(call, spec=by_rank_options(spec), args=args, own_share=False, reads_ranks=True)
     one_by_one = call.spec.on_loop and not spec.collective
     return RemoteStage(function, call, peers, collects, concurrency_of(type(itself)) if one_by_one else None)
 
