@@ -114,13 +114,16 @@ class Program:
 
     def finish(self, timeout: float) -> str:
         """What it printed, after it has ended by itself with 0."""
-        code = self.process.wait(SLACK * timeout)
+        code, out = self.process.wait(SLACK * timeout), self.rest()
+        assert code == 0, out
+        return out
+
+    def rest(self) -> str:
+        """What it printed, once it has ended."""
         self._reader.join(10)
         while (line := self._lines.get()) is not None:
             self._seen.append(line)
-        out = "".join(self._seen)
-        assert code == 0, out
-        return out
+        return "".join(self._seen)
 
     def left_over(self, timeout: float) -> list[str]:
         """Its processes, and new ones of a common cluster that are not idle, still there after so many seconds."""

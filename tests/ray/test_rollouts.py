@@ -48,19 +48,6 @@ class Engine:
     def whole(self, rollouts: Rollouts) -> int:
         return len(rollouts)
 
-    @twinkle.remote_function(dispatch="slice_dp", collect="mean")
-    def mean(self, rollouts: Rollouts) -> Rollouts:
-        return rollouts
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="sum")
-    def sum(self, rollouts: Rollouts) -> Rollouts:
-        return rollouts
-
-    @twinkle.remote_function(dispatch="slice_dp", collect="flatten")
-    def overwritten(self, rollouts: Rollouts) -> Rollouts:
-        rollouts.tokens["ids"].zero_()
-        return rollouts
-
 
 @pytest.fixture(scope="module")
 def engine(ray_cluster: None) -> Iterator[Engine]:
@@ -85,25 +72,8 @@ def test_what_is_sampled_is_handed_on_and_comes_back_in_order(engine: Engine, co
     assert len(again) == count
 
 
-def test_without_rows(engine: Engine) -> None:
+def test_no_rows_lists_of_ranks_and_whole_rollouts(engine: Engine) -> None:
     assert len(twinkle.get(engine.sample([]))) == 0
     assert twinkle.get(engine.doubled(expected(3)[:0])) == expected(3)[:0]
-
-
-def test_lists_of_ranks_and_whole_rollouts(engine: Engine) -> None:
     assert twinkle.get(engine.rows(expected(3))) == [["0", "1"], ["0", "1"], ["2"], ["2"]]
-    assert twinkle.get(engine.whole(expected(3))) == 3
-    assert twinkle.get(engine.whole(engine.sample([1, 2, 3]))) == 3
-
-
-def test_the_caller_keeps_its_own(engine: Engine) -> None:
-    want, own = expected(2), expected(2)
-    done = twinkle.get(engine.overwritten(own))
-    assert int(done.tokens["ids"].sum()) == 0
-    assert own == want
-
-
-@pytest.mark.parametrize("how", ["mean", "sum"])
-def test_sums_and_means_are_refused(engine: Engine, how: str) -> None:
-    with pytest.raises(twinkle.CollectError, match=f"have no {how}: collect them with 'flatten'"):
-        twinkle.get(getattr(engine, how)(expected(2)))
+    assert twinkle.get(engine.whole(expected(3))) == twinkle.get(engine.whole(engine.sample([1, 2, 3]))) == 3

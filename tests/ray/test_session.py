@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,6 @@ import pytest
 import ray
 
 import twinkle_remote as twinkle
-from twinkle_mesh import DeviceMesh
 from twinkle_ray.cluster.environment import HASH_SEED, node_variable
 
 if TYPE_CHECKING:
@@ -25,14 +26,26 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 JOINING = Path(__file__).parents[2] / "docs" / "howto" / "launch.md"
 
 
+_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
 @twinkle.remote_class()
 class Probe:
-    def __init__(self, device_mesh: DeviceMesh | None = None) -> None:
-        self.device_mesh = device_mesh
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def environment(self, *names: str) -> list[str | None]:
+        return [os.environ.get(name) for name in names]
 
-    @twinkle.remote_function(dispatch="all")
-    def environment(self, names: list[str]) -> dict[str, str | None]:
-        return {name: os.environ.get(name) for name in names}
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def order(self) -> str:
+        return str(list(set(_NAMES)))
+
+    @twinkle.remote_function(dispatch="all", collect="none")
+    def thread(self) -> int:
+        return threading.get_ident()
+
+    @twinkle.remote_function(dispatch="all", collect="none")
+    async def loop_thread(self) -> int:
+        return threading.get_ident()
 
     @twinkle.remote_function(dispatch="all", timeout=60)
     def sum_over_all(self) -> int:
@@ -47,8 +60,6 @@ class Probe:
 
     @twinkle.remote_function(dispatch="all", execute="first")
     def port_is_held(self) -> bool:
-        import socket
-
         with socket.socket() as other:
             try:
                 other.bind(("", int(os.environ["MASTER_PORT"])))
@@ -57,47 +68,33 @@ class Probe:
         return False
 
 
-def environment(probe: Probe, *names: str) -> list[dict[str, str | None]]:
-    found = probe.environment(list(names))
-    assert not isinstance(found, dict)
-    return list(found)
-
-
-def test_ranks_and_rendezvous(ray_session: None) -> None:
-    probe = twinkle.on("four", DeviceMesh.from_sizes(dp_size=4)).create(Probe)
-    told = environment(probe, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    for rank, seen in enumerate(told):
-        assert (seen["RANK"], seen["LOCAL_RANK"]) == (str(rank), str(rank))
-        assert (seen["WORLD_SIZE"], seen["LOCAL_WORLD_SIZE"]) == ("4", "4")
-    assert {seen["MASTER_ADDR"] for seen in told} == {ray.nodes()[0]["NodeManagerAddress"]}  # type: ignore[no-untyped-call]  # Ray's own gap
-    assert len({seen["MASTER_PORT"] for seen in told}) == 1
-
-
-def test_the_port_is_rank_zeros_and_torch_can_use_it(ray_session: None) -> None:
-    probe = twinkle.on("two").create(Probe)
+@pytest.mark.usefixtures("ray_session")
+def test_ranks_and_a_rendezvous_that_torch_can_use() -> None:
+    probe: Any = twinkle.on("four").create(Probe)
+    found = probe.environment("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    (address, port), *others = [row[4:] for row in found]
+    assert [row[:4] for row in found] == [[str(rank), str(rank), "4", "4"] for rank in range(4)]
+    assert address == ray.nodes()[0]["NodeManagerAddress"] and others == [[address, port]] * 3  # type: ignore[no-untyped-call]  # Ray's own gap
     assert probe.port_is_held() is True
-    assert probe.sum_over_all() == [3, 3]
+    assert probe.sum_over_all() == [10] * 4
 
 
-_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@twinkle.remote_class()
-class Names:
-    @twinkle.remote_function(dispatch="all", collect="none")
-    def order(self) -> tuple[str | None, list[str]]:
-        return os.environ.get("PYTHONHASHSEED"), list(set(_NAMES))
+@pytest.mark.usefixtures("ray_session")
+def test_methods_have_one_thread_of_their_own() -> None:
+    probe: Any = twinkle.on("two").create(Probe)
+    before, beside, after = probe.thread(), probe.loop_thread(), probe.thread()
+    assert before == after and not set(before) & set(beside)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_sets_have_one_order_on_all_workers() -> None:
-    names: list[Any] = [twinkle.on(group).create(Names).order() for group in ("four", "two")]
-    found = [each for order in names for each in order]
+    probes: list[Any] = [twinkle.on(group).create(Probe) for group in ("four", "two")]
     seed = node_variable(HASH_SEED)
     assert seed is not None and seed.isdecimal()
     code = f"print(list(set({_NAMES!r})))"
     told = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True)
-    assert {(each[0], str(each[1])) for each in found} == {(seed, told.stdout.strip())}
+    assert {order for probe in probes for order in probe.order()} == {told.stdout.strip()}
+    assert {row[0] for probe in probes for row in probe.environment("PYTHONHASHSEED")} == {seed}
 
 
 def test_lines_of_workers_begin_with_their_labels(joined_program: Callable[..., Any]) -> None:

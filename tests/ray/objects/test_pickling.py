@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from twinkle.engines import Rollouts
 from twinkle_ray.objects import chunks as rows
-from twinkle_ray.objects.pickling import Pickled, pack
+from twinkle_ray.objects.pickling import pack
 from twinkle_remote.rows.cut import take
 from twinkle_remote.rows.reduce import equal
 
@@ -152,28 +152,12 @@ def test_gradients_and_unusual_tensors_keep_their_kind() -> None:
     assert rows.unfold(pack(rows.fold([conjugate])).open())[0][0].item() == 1 - 2j
 
 
-def test_what_is_put_is_a_snapshot_once_it_is_pickled_again() -> None:
-    inner = pack([1, 2, 3])
-    outer = pack({"pickled": inner})
-    again = outer.open()["pickled"]
-    assert isinstance(again, Pickled)
-    assert again.open() == [1, 2, 3]
-
-
 def test_short_and_plain_lists_are_not_cut() -> None:
     for value in ([], [1], list(range(5000)), ["a"] * 100, [column("array", 20_000)]):
         assert rows.fold(value) is value
     assert isinstance(rows.fold(["x" * 1000] * 1000), rows.Chunks)
     shared = {"prompt": "p" * 10_000}
     assert rows.fold([shared] * 5) == [shared] * 5  # equal rows are one object in one pickle
-
-
-def test_chunks_cover_every_row() -> None:
-    for length in (2, 127, 128, 129, 1000):
-        chunks = rows.fold([f"{i:04}" * 10_000 for i in range(length)])
-        assert isinstance(chunks, rows.Chunks)
-        assert chunks.bounds[0] == 0 and chunks.bounds[-1] == length
-        assert all(first < last for first, last in itertools.pairwise(chunks.bounds))
 
 
 def test_rows_of_a_row_type_are_not_cut_by_column() -> None:

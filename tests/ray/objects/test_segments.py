@@ -114,14 +114,6 @@ def test_one_who_comes_too_late_is_told(pool: segments.SegmentPool) -> None:
         read(again, spans)
 
 
-def test_a_pool_keeps_few_free_files(pool: segments.SegmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_KEPT", 5 * SIZE / segments._memory()[0])
-    made = [put(pool, np.zeros(2 * SIZE - segments.PAGE, np.uint8)) for _ in range(4)]
-    for _, _, file in made:
-        pool.release(file)
-    assert sum(segment.inode in open_segments() for segment, _, _ in made) == 2
-
-
 def open_segments() -> set[int]:
     """The segments that this process has open."""
     folder, found = f"/proc/{os.getpid()}/fd", set()

@@ -14,11 +14,12 @@ import torch
 from tests.remote.tables.table_programs import MESHES, Maker, Program, Rows, doubled
 
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import concat, get, map, minibatches, on, select, session, stats, submit, take  # noqa: A004  named like Python's
+from twinkle_remote import concat, get, join, map, minibatches, on, select, session, stats, submit, take  # noqa: A004  named like Python's
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.ray
 _MESHES = {name: DeviceMesh.from_sizes(**MESHES[name]) for name in ("a", "c")}
 _WIDTH = 64 * 1024
 _NAMES = ("ids", "x", "note", "extra", "scores", "added", "in")
@@ -94,6 +95,7 @@ def test_only_the_rows_and_columns_that_are_read_move(makers: list[Any]) -> None
     for table, rows in [
         (take(select(made, "wide", "ids"), [11, 2, 2]), 2),
         (select(take(concat([made, made]), [0, 12, 1]), "wide"), 3),
+        (take(join(select(made, "wide"), submit(reader.same, select(made, "ids"))), [4, 0, 4]), 2),
     ]:
         before = sum(one.driver_fetched for one in stats())
         assert get(table)["wide"].shape == (3, _WIDTH)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from twinkle_mesh import DeviceGroup
 from twinkle_ray.cluster.nodes import Node
-from twinkle_ray.placement.assign import BusyError, DeviceAssignment, InfeasibleError, assign, named_devices, report
+from twinkle_ray.placement.assign import BusyError, DeviceAssignment, InfeasibleError, assign
 
 
 def gpus(*totals: int, free: tuple[int, ...] | None = None) -> list[Node]:
@@ -82,15 +82,6 @@ def test_named_devices_are_counted_from_the_first_node_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "visible", "expected"),
-    [(2, "8,9,10", [8, 9]), ([9], "8,9", [9]), ([1, 0], "8,9", [9, 8]), ([3], None, [3]), (2, None, None)],
-)
-def test_visible_devices(ranks: int | list[int], visible: str | None, expected: list[int] | None) -> None:
-    found = named_devices(DeviceGroup("a", ranks, "GPU", visible_devices=visible))
-    assert (None if found is None else list(found)) == expected
-
-
-@pytest.mark.parametrize(
     ("groups", "totals", "message"),
     [
         ([DeviceGroup("a", 9, "GPU")], (4, 4), "asks for 9 workers x 1 GPU, and no nodes hold them\n"),
@@ -123,12 +114,6 @@ def test_what_others_hold_is_busy() -> None:
     )
     with pytest.raises(BusyError, match="node0"):
         assign([DeviceGroup("a", [0, 1], "GPU")], gpus(4, 2, free=(1, 2)))
-
-
-def test_custom_resources_are_found_whatever_their_case() -> None:
-    nodes = [Node("id", "node", {"accel": 2}, {"accel": 2})]
-    assert nodes_of(assign([DeviceGroup("a", 2, "accel")], nodes)["a"]) == [0, 0]
-    assert "2 of 2 accel free" in report([DeviceGroup("a", 2, "accel")], nodes)
 
 
 @settings(max_examples=100, deadline=None)

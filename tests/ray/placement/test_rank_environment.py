@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from twinkle_ray.collective.launcher import device_index, launched
@@ -9,7 +7,7 @@ from twinkle_ray.placement.actor_set import rank_order
 from twinkle_ray.placement.rank_environment import local_ranks, threads
 from twinkle_ray.placement.reservation import Reserved
 from twinkle_ray.workers import rank_actor
-from twinkle_ray.workers.rank_actor import WorkerLocation, first_environment
+from twinkle_ray.workers.rank_actor import WorkerLocation
 
 
 def _at(node: str, cores: int = 1, given: str | None = None) -> WorkerLocation:
@@ -51,12 +49,6 @@ def test_a_worker_with_devices_has_its_share_of_the_cores(cores: int, devices: i
     assert threads(_at("a", cores), "GPU", devices, of_node) == {"OMP_NUM_THREADS": wanted}
     assert threads(_at("a", cores, "5"), "GPU", devices, of_node) == {}
     assert threads(_at("a", cores), "CPU", devices, of_node) == {}
-
-
-def test_the_first_environment_is_that_before_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TWINKLE_IS_NOT_THERE", "1")
-    assert "TWINKLE_IS_NOT_THERE" not in first_environment()
-    assert first_environment()["PATH"] and os.environ["TWINKLE_IS_NOT_THERE"] == "1"
 
 
 NAMES = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-0a", "MIG-7d5e", "MIG-GPU-1b/3/0"]

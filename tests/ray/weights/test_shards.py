@@ -135,11 +135,6 @@ def test_a_list_of_shards_is_one_tensor() -> None:
     assert fused[3].tolist() == [-1, -1]
 
 
-def test_equal_specs_have_equal_digests() -> None:
-    assert hold({"a": torch.zeros(3)}).digest == hold({"a": torch.ones(3)}).digest
-    assert hold({"a": torch.zeros(3)}).digest != hold({"b": torch.zeros(3)}).digest
-
-
 @pytest.mark.parametrize(
     ("weights", "kind", "message"),
     [

@@ -23,28 +23,6 @@ class Named:
         return self.tensors
 
 
-class Told(Named):
-    """Weights that are told of new versions."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        super().__init__(tensors)
-        self.versions: list[int] = []
-
-    def on_weights(self, version: int) -> None:
-        self.versions.append(version)
-
-
-def test_one_process() -> None:
-    source, target = Named({"w": torch.full((4,), 5.0)}), Told({"w": torch.zeros(4)})
-    with WeightSync(source, target) as sync:
-        assert sync() == 1 and target.tensors["w"].tolist() == [5.0] * 4
-        under_way = sync.start()
-        source.tensors["w"].fill_(6.0)
-        assert under_way.result() == 2 and target.tensors["w"].tolist() == [5.0] * 4
-        assert sync() == 3 and target.tensors["w"].tolist() == [6.0] * 4
-    assert target.versions == [1, 2, 3]
-
-
 def test_names_are_mapped_by_a_function() -> None:
     source = Named({"model.a": torch.ones(2), "model.b": torch.ones(2) * 2, "value_head": torch.zeros(1)})
     target = Named({"a": torch.zeros(2), "b": torch.zeros(2)})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 COMPONENTS = """
-    import ctypes, json, os, signal, sys, time
+    import asyncio, ctypes, os, signal, sys, time
     import twinkle_remote as twinkle
     from program_tools import outcome
     from twinkle_mesh import DeviceGroup, DeviceMesh
@@ -28,6 +28,8 @@ COMPONENTS = """
                 self.suffer(how)
 
         def suffer(self, how):
+            if how == "leave":
+                sys.exit(3)
             if how == "exit":
                 os._exit(3)
             if how == "kill":
@@ -53,6 +55,12 @@ COMPONENTS = """
                 time.sleep(others_busy)
             return self.calls
 
+        @twinkle.remote_function(dispatch="all")
+        async def dream(self, how, others_busy=0.0):
+            if twinkle.current_worker().rank == 1:
+                self.suffer(how)
+            await asyncio.sleep(others_busy)
+
         @twinkle.remote_function(dispatch="all", timeout=5)
         def late(self, how):
             if twinkle.current_worker().rank == 1:
@@ -75,10 +83,9 @@ SERVER = (
         for line in sys.stdin:
             what, group, *rest = line.split()
             if what == "end":
-                twinkle.shutdown(0)
-                print("ENDED", flush=True)
+                print("TOLD", outcome(twinkle.shutdown), flush=True)
             elif what == "create":
-                twinkle.sessions.current.running().backend.start_timeout = 4
+                twinkle.sessions.session.running().backend.start_timeout = 4
                 make = lambda: Victim(*rest, remote_group=group, device_mesh=MESH) and None
                 print("TOLD", outcome(make), flush=True)
             else:
@@ -104,19 +111,19 @@ def ask(server: Any, line: str, timeout: float = 40) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("how", ["exit", "kill", "term", "segv"])
-def test_a_lost_worker_is_told_at_once(server: Any, how: str) -> None:
-    told = ask(server, f"run {how} {how} 120")
+@pytest.mark.parametrize(("method", "how"), [("run", "exit"), ("dream", "kill"), ("run", "term"), ("run", "segv")])
+def test_a_lost_worker_is_told_at_once(server: Any, method: str, how: str) -> None:
+    told = ask(server, f"{method} {how} {how} 120")
     assert told["kind"] == "WorkerDiedError"
     assert told["seconds"] < 60
     first, line, *_ = told["text"].splitlines()
-    assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.run on ")
+    assert first.startswith(f"{how}[1/2 dp=0 tp=1] died during Victim.{method} on ")
     assert "its process ended without an error" in first
     assert line.startswith("  called from ") and "program0.py:" in line
     assert server.report("BYSTANDER", 20)["kind"] == ""
     again = ask(server, f"late {how} none", 60)
     assert again["kind"] == "WorkerDiedError"
-    assert "it was lost before this call, during Victim.run" in again["text"]
+    assert f"it was lost before this call, during Victim.{method}" in again["text"]
 
 
 @pytest.mark.parametrize("how", ["stop", "gil"])
@@ -137,9 +144,16 @@ def test_a_constructor_that_exits_or_hangs_on_one_rank(server: Any) -> None:
     assert "in suffer" in told["text"] and "ctor_hang[1/2 dp=0 tp=1]" in told["text"]
 
 
-def test_nothing_is_left_of_all_that(server: Any) -> None:
-    server.say("end now")
-    server.line("ENDED", 60)
+@pytest.mark.parametrize("method", ["run", "dream"])
+def test_an_exit_in_a_method_is_a_failure_of_the_call(server: Any, method: str) -> None:
+    told = ask(server, f"{method} bystander leave")
+    assert told["kind"] == "RemoteCallError" and f"Victim.{method} failed on bystander[1/2" in told["text"]
+    assert "SystemExit: 3" in told["text"] and server.report("BYSTANDER", 20)["kind"] == ""
+
+
+def test_the_session_ends_and_nothing_is_left_of_all_that(server: Any) -> None:
+    told = ask(server, "end now")
+    assert told["kind"] == "" and told["seconds"] < 60
     assert server.left_over(10) == []
 
 
@@ -205,9 +219,11 @@ def test_a_group_is_rebuilt_on_request(joined_program: Callable[..., Any]) -> No
             def __init__(self, keeper):
                 self.keeper = keeper
 
-            @twinkle.remote_function(dispatch="all")
+            @twinkle.remote_function(dispatch="all", collect="first")
             def ask(self):
-                return twinkle.get(self.keeper.told())
+                told = self.keeper.told()
+                assert not isinstance(told, twinkle.Lazy)  # the defaults of the session reach its workers
+                return told
 
         groups = [DeviceGroup("actor", 2, "CPU"), DeviceGroup("asker", 1, "CPU")]
         twinkle.initialize("ray", groups=groups, lazy_collect=False, restart="group")
@@ -219,6 +235,7 @@ def test_a_group_is_rebuilt_on_request(joined_program: Callable[..., Any]) -> No
         assert first == asker.ask() and [row[1:] for row in first] == [[[1], False, 0]] * 2, first
         print("LOST", outcome(lambda: keeper.run("kill")), flush=True)
         twinkle_ray.restart("actor")
+        twinkle_ray.restart("asker")
         again = keeper.told()
         assert again == asker.ask() and [row[1:] for row in again] == [[[1], True, 0]] * 2, again
         assert not {row[0] for row in first} & {row[0] for row in again}

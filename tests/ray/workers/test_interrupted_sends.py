@@ -1,4 +1,7 @@
-"""Ctrl-C at random moments of a program that sends calls to several ranks on Ray: all of them get a call, or none."""
+"""Ctrl-C at random moments of a program that sends calls to several ranks on Ray: all of them get a call, or none.
+
+One that ends the session cancels coroutines, which clean up.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.ray
 _INTERRUPTS = os.environ.get("TWINKLE_TEST_INTERRUPTS", "15")
 
 PROGRAM = """
-    import os, random, signal, sys, threading, time
+    import asyncio, os, random, signal, sys, threading, time
+    from pathlib import Path
 
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup
@@ -38,6 +43,14 @@ PROGRAM = """
         @twinkle.remote_function(dispatch="all")
         async def later(self, number):
             return number
+
+        @twinkle.remote_function(dispatch="all")
+        async def dreams(self, folder):
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await asyncio.sleep(0.05)
+                Path(folder, f"cleaned-{twinkle.current_worker().rank}").touch()
 
         @twinkle.remote_function(dispatch="all", collect="none")
         def log(self):
@@ -80,12 +93,15 @@ PROGRAM = """
                 assert got[0] == got[1] == got[2], [part[-12:] for part in got]
                 assert twinkle.submit(meets.later, turn).result(60) == [turn] * 3
             print("WORKS", len(got[0]), flush=True)
+            dreams = meets.dreams(os.getcwd())
+            twinkle.get(meets.later(0))  # coroutines begin in order
             until_interrupted(meets, rng, 0.05)
 """
 
 
-def test_ranks_agree_on_what_was_sent_after_real_interrupts(joined_program: Callable[..., Any]) -> None:
+def test_ranks_agree_on_what_was_sent_after_real_interrupts(joined_program: Callable[..., Any], tmp_path: Path) -> None:
     running = joined_program(PROGRAM, "0", _INTERRUPTS)
     assert int(running.line("WORKS", 120)) > int(_INTERRUPTS)
     assert running.process.wait(300) == -signal.SIGINT  # the last one is not caught: it ends session and program
+    assert sorted(path.name for path in tmp_path.glob("cleaned-*")) == [f"cleaned-{rank}" for rank in range(3)]
     assert running.left_over(20) == []

@@ -18,8 +18,7 @@ import torch.distributed as dist
 import twinkle_ray
 import twinkle_remote
 from twinkle_mesh import DeviceGroup, DeviceMesh
-from twinkle_remote import WorkerDiedError, current_worker, remote_class, remote_function
-from twinkle_remote.failures.stuck_peers import is_in_collective
+from twinkle_remote import TwinkleError, WorkerDiedError, current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +53,10 @@ class Model:
             raise KeyError("between")
         dist.all_reduce(total)
         return float(total[0])
+
+    @remote_function(dispatch="all", collect="none", timeout=60)
+    def shapes(self) -> None:
+        dist.all_reduce(torch.ones(1000 * (1 + (current_worker().rank or 0))))
 
     @remote_function(dispatch="all", collect="none", collective=True)
     def all_raise(self) -> None:
@@ -108,12 +111,8 @@ def test_ranks_that_all_raise_are_left_alone_and_peers_that_wait_are_freed(caplo
     assert trainer.together(None) == [9.0, 9.0, 9.0]
 
 
-HERE = 'File "/a/train.py", line 3, in step'
-THERE = 'File "/x/torch/distributed/distributed_c10d.py", line 9, in all_reduce'
-
-
-@pytest.mark.parametrize(
-    ("frames", "expected"), [((HERE, THERE), True), ((THERE, HERE, HERE, HERE), False), ((HERE,), False), ((), False)]
-)
-def test_a_stack_says_whether_it_waits_in_a_collective(frames: tuple[str, ...], expected: bool) -> None:
-    assert is_in_collective("\n".join(frames)) is expected
+@pytest.mark.usefixtures("session")
+def test_a_collective_whose_shapes_differ_is_an_error_in_time() -> None:
+    with pytest.raises(TwinkleError, match=r"Model.shapes") as caught:
+        model("trainer").shapes()
+    assert "trainer[" in str(caught.value)

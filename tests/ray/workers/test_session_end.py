@@ -55,7 +55,7 @@ def test_what_is_in_flight_is_done_and_a_failure_is_the_exit_status(
 
 
 SESSIONS = """
-    import gc
+    import gc, sys
     import ray
     import twinkle_remote as twinkle
     from twinkle_mesh import DeviceGroup
@@ -72,11 +72,16 @@ SESSIONS = """
         async def later(self, value):
             return value
 
+        @twinkle.remote_function(dispatch="all")
+        def torch(self):
+            return "torch" in sys.modules
+
     def ours():
         with twinkle.session("ray", groups=[DeviceGroup("actor", 2, "CPU")]):
             actor = Actor(remote_group="actor")
             KEPT.append([actor, actor.step(), actor.later(actor.step()), twinkle.submit(actor.later, 1)])
             twinkle.get(KEPT[-1][1:])
+            print("TORCH", twinkle.get(actor.torch()), flush=True)
 
     if __name__ == "__main__":
         for _ in range(2):
@@ -86,8 +91,11 @@ SESSIONS = """
 """
 
 
-def test_no_handle_of_an_actor_outlives_its_session_though_its_results_do(joined_program: Callable[..., Any]) -> None:
+def test_workers_load_no_torch_and_handles_end_with_their_session_though_results_do_not(
+    joined_program: Callable[..., Any],
+) -> None:
     running = joined_program(SESSIONS)
+    assert [running.line("TORCH", 120) for _ in range(2)] == ["[False, False]"] * 2  # before the user's class does
     # For each handle, Ray keeps a connection to the driver.
     assert running.line("HANDLES", 120) == "2 0"
     running.finish(60)

@@ -1,4 +1,4 @@
-"""Memory that is short: of a worker, and of the object store; of the driver: test_limits.py."""
+"""Memory that is short: of a worker, and of the object store."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Self
 
     from hosts import Hosts
 
@@ -51,7 +50,6 @@ class Job:
     Attributes:
         number: Its number, as text.
         folder: Where it was submitted.
-        steps: Arguments of each `srun`.
         requeued: The job's numbers with which `scontrol requeue` was called.
     """
 
@@ -66,7 +64,6 @@ class Job:
         number: int,
     ) -> None:
         self.number, self.folder = str(number), folder
-        self.steps: list[list[str]] = []
         self.requeued: list[str] = []
         self._hosts, self._names, self._log = hosts, list(names), folder / "log"
         path = folder / "s"  # short: the paths of sockets have a limit
@@ -140,7 +137,6 @@ class Job:
 
     def _step(self, arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
         """Start the command as a task on each host; the highest exit status of all, as srun's."""
-        self.steps.append(arguments)
         first = next(place for place, argument in enumerate(arguments) if not argument.startswith("-"))
         tasks = [
             subprocess.Popen(
@@ -179,9 +175,3 @@ class Job:
                 if mark in file.read().split(b"\0"):
                     found.append(int(entry))
         return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
