@@ -195,17 +195,17 @@ def test_rows_at_work_with_their_costs_are_few_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "words"),
     [
-        ({"rows": 0}, ValueError, "rows=0 is below 1"),
-        ({"ahead": -1}, ValueError, "ahead=-1 is below 0"),
-        ({"ahead": True}, TypeError, "ahead is a whole number"),
-        ({"max_lag": 1.5}, TypeError, "max_lag is a whole number"),
-        ({"order": "random"}, ValueError, "none of 'source', 'arrival'"),
-        ({"stale": "wait"}, ValueError, "none of 'use', 'drop'"),
-        ({"on_error": "ignore"}, ValueError, "none of 'raise', 'skip'"),
+        ({"rows": 0}, "rows=0 is no whole number at or above 1"),
+        ({"ahead": -1}, "ahead=-1 is no whole number at or above 0"),
+        ({"ahead": True}, "ahead=True is no"),
+        ({"max_lag": 1.5}, "max_lag=1.5 is no"),
+        ({"order": "random"}, "none of 'source', 'arrival'"),
+        ({"stale": "wait"}, "none of 'use', 'drop'"),
+        ({"on_error": "ignore"}, "none of 'raise', 'skip'"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         Rules(**options)

@@ -147,17 +147,13 @@ class Recovery:
     def _restart(self, lost: DataRank) -> None:
         stage, backend = self._stages[lost.pool][0], self.runtime.backend
         workers = stage.workers(lost.rank)
-        if backend.can_restart and not self._answers(stage, lost.rank):
-            backend.restart_ranks(workers.component.group, workers.ranks)
+        if backend.can_restart:
+            try:
+                stage.ask(lost.rank).wait(_ANSWER_SECONDS)
+            except Exception:  # it has ended, it is at its constructor, or that has raised
+                backend.restart_ranks(workers.component.group, workers.ranks)
         infos = self._infos(workers)  # one that takes its place while weights come has those of its constructor
         stage.ask(lost.rank).wait(_ANSWER_SECONDS)
         for source, own in self._sources(lost):
             source.catch_up(own)
         self._known.update(infos)
-
-    def _answers(self, stage: RemoteStage, rank: int) -> bool:
-        try:
-            stage.ask(rank).wait(_ANSWER_SECONDS)
-        except Exception:  # it has ended, it is at its constructor, or that has raised
-            return False
-        return True

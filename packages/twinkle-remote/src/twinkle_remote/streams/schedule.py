@@ -26,11 +26,7 @@ Order = Literal["source", "arrival"]
 Stale = Literal["use", "drop"]
 OnError = Literal["raise", "skip"]
 _CHOICES = {"order": ("source", "arrival"), "stale": ("use", "drop"), "on_error": ("raise", "skip")}
-_LEAST = {
-    "rows": (1, "leave it out to keep the batches of the source"),
-    "ahead": (0, "0 is the synchronous loop"),
-    "max_lag": (0, "leave it out for no bound"),
-}
+_LEAST = {"rows": 1, "ahead": 0, "max_lag": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +41,10 @@ class Rules:
     on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
-        for name, (least, hint) in _LEAST.items():
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is None and name != "ahead":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} is a whole number, got {value!r}; {hint}")
-            if value < least:
-                raise ValueError(f"{name}={value} is below {least}; {hint}")
+            if value is not None and not (type(value) is int and value >= least):
+                raise ValueError(f"{name}={value!r} is no whole number at or above {least}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(repr, choices))}")

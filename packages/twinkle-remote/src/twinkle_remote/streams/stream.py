@@ -339,7 +339,7 @@ def stream(
             agent: `max_lag` counts their versions.
 
     Raises:
-        TypeError: A stage is not callable, or an option is not of its type.
-        ValueError: An option is out of range, or a stage cannot run for a part of the rows.
+        TypeError: A stage is not callable, or its arguments do not fit.
+        ValueError: An option is no whole number or out of range, or a stage cannot run for a part of the rows.
     """
     return Stream(source, stages, Rules(rows, ahead, order, max_lag, stale, on_error), keep, weights_of)
