@@ -208,15 +208,6 @@ def test_sys_exit_with_0_is_a_normal_end(code: int | None) -> None:
     assert made[0].done()
 
 
-def test_a_drain_that_is_over_is_an_error() -> None:
-    event = threading.Event()
-    initialize("threads", groups=GROUPS, close_timeout=0.05)
-    submit(on("one").create(Slow).wait_for, event)
-    with pytest.raises(CallTimeoutError, match=r"1 call \(Slow\.wait_for\).*0\.1 s"):
-        shutdown(drain=0.1)
-    event.set()
-
-
 def test_what_a_failed_constructor_leaves_behind_holds_nothing_up() -> None:
     event = threading.Event()
     began = time.monotonic()
@@ -238,22 +229,26 @@ def test_calls_of_workers_are_made_while_the_session_ends() -> None:
     assert lazy.done() and repr(lazy).endswith(", done>")
 
 
-def test_waiting_ends_when_another_thread_shuts_down() -> None:
+def test_waiting_ends_when_another_thread_ends_the_session() -> None:
     event = threading.Event()
-    initialize("threads", groups=GROUPS, close_timeout=0.05)
-    lazy = submit(on("one").create(Slow).wait_for, event)
     raised: list[BaseException] = []
 
-    def wait() -> None:
+    def wait(lazy: Lazy[int]) -> None:
         try:
             lazy.result()
         except TwinkleError as error:
             raised.append(error)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    shutdown(drain=0.0)
-    waiting.join(10)
+    def program() -> None:
+        with session("threads", groups=GROUPS, close_timeout=0.05):
+            waiting.append(threading.Thread(target=wait, args=[submit(on("one").create(Slow).wait_for, event)]))
+            waiting[0].start()
+            raise RuntimeError
+
+    waiting: list[threading.Thread] = []
+    with pytest.raises(RuntimeError):
+        program()
+    waiting[0].join(10)
     event.set()
     assert len(raised) == 1 and isinstance(raised[0], NotInitializedError)
 

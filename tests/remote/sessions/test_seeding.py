@@ -201,8 +201,8 @@ def test_launched_processes_draw_alike_also_after_draws_of_their_own(tmp_path: P
     [
         (-1, r"seed=-1 must be from 0 to 2\*\*32 - 1"),
         (1 << 32, r"seed=4294967296 must be .* use 0"),
-        (1.5, "seed=1.5 must be an integer, got float"),
-        ("7", "seed='7' must be an integer, got str"),
+        (1.5, "'float' object cannot be interpreted as an integer"),
+        ("7", "'str' object cannot be interpreted as an integer"),
     ],
 )
 def test_a_seed_that_is_none_is_refused(seed: Any, rule: str) -> None:

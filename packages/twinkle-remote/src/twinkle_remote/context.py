@@ -227,7 +227,7 @@ def refuse_own_rank(calls: Sequence[PendingCall]) -> None:
         return
     info = task.worker.info
     for call in calls:
-        made_here = call.made_in is task and call.group.name == info.group and not call.spec.concurrent
+        made_here = call.made_in is task and call.group.name == info.group and call.call.kind != "beside"
         if made_here and info.rank in [reply.rank for reply in call.pending()]:
             raise CircularCallError(
                 f"{task.name} waits for {call.name}, which runs after it on {info.label()}: a worker runs one "

@@ -45,7 +45,7 @@ class ServedGroup(WorkerGroup):
         self, ranks: Sequence[int], tasks: Sequence[Task], of_rank: Sequence[int], inputs: InputReplies
     ) -> Sequence[Reply]:
         """Send a call; returns when the server has sent it to its workers. Functions do not travel."""
-        if tasks[0].kind == "function" and tasks[0].target is not ping:
+        if tasks[0].kind in ("function", "beside") and tasks[0].target is not ping:
             raise DispatchError(
                 f"{tasks[0].name}: a function (also of `map`) cannot be sent over HTTP; make it a remote function"
             )

@@ -154,7 +154,7 @@ class RayGroup(WorkerGroup):
                 if reply.rank not in self._loops:
                     self._loops[reply.rank] = LoopCalls(actor, _CALLER, self._queue)
                 self._loops[reply.rank].start(reply, item.wire, given)
-            elif task.concurrent:
+            elif task.kind == "beside":
                 reply.expect(actor.run_beside.remote(item.wire, *given))
             else:
                 reply.expect(actor.run.remote(item.wire, *given))

@@ -85,8 +85,12 @@ class Exchange:
         while missing := [rank for rank in range(self._size) if rank not in parts]:
             here = [rank for rank in missing if self._store.check([f"{number}/{rank}"])]
             for rank in here:
-                other, held, parts[rank] = pickle.loads(self._store.get(f"{number}/{rank}"))
+                other, held, part = pickle.loads(self._store.get(f"{number}/{rank}"))
+                parts[rank] = part
                 oldest.append(held)
+                if part is not None and isinstance(part.payload, Posted):
+                    part.payload.take = self._value
+                    self._held[f"{number}/{rank}"] = part.payload
                 if other != name:
                     raise TwinkleError(
                         f"rank {self._rank} called {name}, but rank {rank} called {other} in its place: the processes "
@@ -106,7 +110,7 @@ class Exchange:
             raise _late(name, seconds, self._size, list(parts))
         self._read = number
         self._delete(min(oldest))
-        return self._with_values(number, parts)
+        return parts
 
     def _decide(self, number: int, word: str) -> str:
         """The word of the process that says one first; it stays until the parts of the call are deleted."""
@@ -120,14 +124,6 @@ class Exchange:
             outcome = replace(outcome, payload=Posted(f"{number}/{self._rank}/value"))
         self._store.set(f"{number}/{self._rank}", pickle.dumps((name, self._oldest(number), outcome), protocol=5))
         self._posted.append(number)
-
-    def _with_values(self, number: int, parts: Mapping[int, Outcome | None]) -> Mapping[int, Outcome | None]:
-        """The parts, whose large values this process can read from now on."""
-        for rank, part in parts.items():
-            if rank != self._rank and part is not None and isinstance(part.payload, Posted):
-                part.payload.take = self._value
-                self._held[f"{number}/{rank}"] = part.payload
-        return parts
 
     def _value(self, key: str) -> Any:
         return pickle.loads(self._store.get(key))

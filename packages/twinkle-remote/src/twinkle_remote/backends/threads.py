@@ -176,7 +176,7 @@ class ThreadGroup(WorkerGroup):
         replies = [ThreadReply(rank, task) for rank, task in zip(ranks, chosen, strict=True)]
         items = [_Item(reply, task, inputs) for reply, task in zip(replies, chosen, strict=True)]
         threads = [self._ranks[rank] for rank in ranks]
-        queues = [thread.concurrent if chosen[0].concurrent else thread.queue for thread in threads]
+        queues = [thread.concurrent if chosen[0].kind == "beside" else thread.queue for thread in threads]
         deque(map(queue.SimpleQueue.put, queues, items), 0)
         return replies
 

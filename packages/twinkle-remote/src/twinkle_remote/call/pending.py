@@ -136,7 +136,8 @@ class PendingCall:
 
     def forget(self, tell: Callable[[], None]) -> None:
         """Call a function no more."""
-        self._told.pop(tell, None)
+        with self._lock:
+            self._told.pop(tell, None)
 
     def tell(self, *, over: bool) -> None:
         """Call the functions of `notify`, after an answer or at the end of the session: then it is over."""

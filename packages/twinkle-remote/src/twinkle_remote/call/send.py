@@ -148,7 +148,6 @@ def _tasks(call: Call, shares: Shares, reads: Sequence[TaskTransfer] | None) -> 
             place=index,
             on_loop=on_loop,
             seconds=spec.timeout,
-            concurrent=spec.concurrent,
             mesh=call.mesh if kind == "create" else None,
             seed=call.seed,
             eager=call.eager,
@@ -243,9 +242,9 @@ def start_on_workers(
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         return given[i], {}
 
-    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout, concurrent=concurrent)
+    spec = FunctionSpec(dispatch=one_each, collect=_as_list, timeout=timeout)
     name = f"{component.name}.{getattr(function, '__name__', 'function')}"
-    call = Call("function", component, function, name, spec, call_line())
+    call = Call("beside" if concurrent else "function", component, function, name, spec, call_line())
     return start(call, held=True, prefetched=prefetched)
 
 

@@ -181,8 +181,6 @@ def create(cls: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], r
     ranks = (0,) if execute_of(cls) == "first" else tuple(range(group.size))
     mesh = None if group.undivided else _fitting(cls, kwargs.get(MESH), name, group.size)
     component = Component(name, _instance(cls, kwargs, name, runtime), cls.__name__, ranks, mesh)
-    if inspect.isabstract(cls):
-        raise TypeError(f"{cls.__name__} is abstract: it lacks {', '.join(sorted(cls.__abstractmethods__))}")
     passed = with_mesh(cls, args, kwargs, mesh)
     signature = constructor_signature(cls)
     try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    Never,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -90,7 +88,7 @@ class _Class(Protocol):
     def __call__(self, cls: C, /) -> C: ...
 
 
-def remote_class(execute: Execute = "all", *, concurrency: int = 64, **unknown: Never) -> _Class:
+def remote_class(execute: Execute = "all", *, concurrency: int = 64) -> _Class:
     """Allow objects of a class to be built on a group of workers.
 
     The constructor takes three more keywords: `remote_group` (name of a group), `device_mesh` (the component's mesh, of
@@ -102,16 +100,11 @@ def remote_class(execute: Execute = "all", *, concurrency: int = 64, **unknown: 
         execute: "all" builds the object on every worker, "first" on the first one only (a dataset, a tokenizer).
         concurrency: Number of async calls of one object that run at once on a worker, at or above 1; the others wait,
             in the order in which they were submitted.
-        **unknown: Any other keyword is an error that lists the options.
 
     Raises:
         ValueError: An option is not valid; the message lists the valid values.
-        TypeError: An option does not exist, the decorated object is not a class, the class does not support weak
-            references, or it has a decorator above `@remote_function`.
+        TypeError: The class does not support weak references, or it has a decorator above `@remote_function`.
     """
-    if unknown:
-        known = "execute, concurrency"
-        raise TypeError(f"remote_class has no option {', '.join(unknown)}; its options are {known}")
     if isinstance(execute, type):
         raise TypeError(f"write @remote_class() with parentheses over {execute.__name__}")
     choose("execute", execute, EXECUTES)
@@ -119,8 +112,6 @@ def remote_class(execute: Execute = "all", *, concurrency: int = 64, **unknown: 
         raise ValueError(f"concurrency={concurrency!r} is not valid: it is a number of async calls, at or above 1")
 
     def decorate(cls: C) -> C:
-        if not isinstance(cls, type):
-            raise TypeError(f"remote_class is for classes, got {cls!r}; for methods there is remote_function")
         if not cls.__weakrefoffset__:
             raise TypeError(
                 f"{cls.__name__} has __slots__ without '__weakref__', and a component is referred to weakly: add it to "
@@ -166,30 +157,16 @@ def remote_function(
             "first" is the first worker's result; "last_pp" is the list of the last pipeline stage's results, one per
             data rank; a callable is called with `(results, device_mesh)`. A type checker keeps the declared type of
             every collect but "none", so that an async method with another one is awaited as it declares.
-        **options: The keywords of `FunctionOptions`; any other keyword is an error that lists them.
+        **options: The keywords of `FunctionOptions`.
 
     Raises:
         ValueError: An option is not valid; the message lists the valid values.
         TypeError: An option does not exist, `split` or `replicate` names an argument that the method does not have, a
             callable does not take its arguments, or the decorated object is not a plain method.
     """
-    unknown = options.keys() - FunctionOptions.__annotations__.keys()
-    if unknown:
-        known = ", ".join(("dispatch", "execute", "collect", *FunctionOptions.__annotations__))
-        raise TypeError(f"remote_function has no option {', '.join(sorted(unknown))}; its options are {known}")
     check_callables(dispatch, collect)
     for name in ("split", "replicate"):
-        value = options.pop(name, None)
-        if value is not None:
-            options[name] = _names(name, value)
+        if (value := options.pop(name, None)) is not None:
+            options[name] = (value,) if isinstance(value, str) else tuple(value)
     spec = FunctionSpec(dispatch, execute, collect, **options)
     return functools.partial(make_remote, spec=spec)
-
-
-def _names(field: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    names: tuple[object, ...] = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{field}={value!r} is not valid: it is the name of an argument, or several")
-    return cast("tuple[str, ...]", names)

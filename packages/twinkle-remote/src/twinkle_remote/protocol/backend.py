@@ -193,7 +193,7 @@ class WorkerGroup(Protocol):
 
         All ranks get their tasks, or none does, whatever Ctrl-C does; ranks get the calls of several threads in one
         order. A task with `on_loop` begins in its turn, too, but the later tasks do not wait for its end
-        (`Worker.start`). A task with `concurrent` should not wait for the earlier tasks; where it does, new weights
+        (`Worker.start`). A task of the kind "beside" should not wait for the earlier tasks; where it does, new weights
         arrive later. It has no inputs.
 
         Args:

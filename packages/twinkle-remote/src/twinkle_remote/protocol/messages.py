@@ -264,7 +264,7 @@ class SessionDefaults:
     saving: SavedFailures | None = None
 
 
-Kind = Literal["create", "drop", "method", "function", "iterate", "next"]
+Kind = Literal["create", "drop", "method", "function", "beside", "iterate", "next"]
 
 
 class Itself(Enum):
@@ -304,8 +304,8 @@ class Task:
     """The work of one worker in one call; ranks that share their data have the same task.
 
     Attributes:
-        kind: Construct or drop a component, call a method, call `target(instance, *args)`, or open or
-            advance an iterator.
+        kind: Construct or drop a component, call a method, call `target(instance, *args)` ("beside" at once, on a
+            thread apart from the worker's other tasks, in the order of such tasks), or open or advance an iterator.
         instance: Id of the component within its group.
         name: Class.method, for messages.
         target: The class, the method's name, or the function.
@@ -324,7 +324,6 @@ class Task:
         seed: What the generators are seeded with first ("create" only); None leaves them as they are.
         on_loop: It runs on the worker's event loop: later tasks do not wait for its end, and it can be cancelled.
         seconds: The call's deadline: after so many seconds on the event loop it is cancelled; None for no limit.
-        concurrent: It runs at once, on a thread apart from the worker's other tasks, in the order of such tasks.
         eager: The caller reads the result at once.
     """
 
@@ -344,7 +343,6 @@ class Task:
     seed: int | None = None
     on_loop: bool = False
     seconds: float | None = None
-    concurrent: bool = False
     numbers: Rows | None = None
     in_order: bool = False
     eager: bool = False

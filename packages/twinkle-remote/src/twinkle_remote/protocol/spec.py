@@ -180,7 +180,6 @@ class FunctionSpec:
     Attributes:
         many: The names of `*args`, those of `**kwargs`, and those of all other parameters, for `names`.
         on_loop: It is a coroutine function, whose body runs on the worker's event loop.
-        concurrent: It runs while the worker's other tasks do, not after them.
     """
 
     dispatch: Dispatch = "slice"
@@ -196,7 +195,6 @@ class FunctionSpec:
     sticky: str | None = None
     many: Many = (frozenset(), frozenset(), frozenset())
     on_loop: bool = False
-    concurrent: bool = False
 
     def __post_init__(self) -> None:
         choose("dispatch", self.dispatch, tuple(DISPATCH), or_callable=True)

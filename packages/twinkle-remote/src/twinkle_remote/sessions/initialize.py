@@ -14,7 +14,6 @@ from twinkle_remote.context import current_worker
 from twinkle_remote.errors import AlreadyInitializedError, BackendError, TwinkleError
 from twinkle_remote.protocol.messages import MAX_IN_FLIGHT, SessionDefaults
 from twinkle_remote.serving import not_installed
-from twinkle_remote.sessions.pending_calls import cancel_calls, end_calls
 from twinkle_remote.sessions.seeding import begin_session, check_seed
 from twinkle_remote.sessions.session import Runtime, active, install, remove
 from twinkle_remote.worker.replay import SavedFailures, end_definitions
@@ -147,43 +146,38 @@ def initialize(
     atexit.register(_at_exit)
 
 
-def shutdown(drain: float | None = None) -> None:
+def shutdown() -> None:
     """End every worker and release all resources; safe at exit, after errors, and twice.
 
     It waits for every call in flight, also for those that workers made, so that a checkpoint is written to its end. It
     does not wait for calls that failed or are past their deadline. It raises the first failure that no caller has seen.
     Results that were not fetched before are lost.
 
-    Args:
-        drain: Seconds to wait for calls in flight; None for no limit, 0 to abandon them.
-
     Raises:
-        CallTimeoutError: The calls in flight took longer than `drain` (above 0), or a call that no caller waited for
-            exceeded its deadline.
+        CallTimeoutError: A call that no caller waited for exceeded its deadline.
         TwinkleError: A call that no caller waited for failed: the error that the call itself raises. Or this process is
             a worker.
     """
     if active() is not None and current_worker().rank is not None:
         raise TwinkleError(f"shutdown() is for the program that called initialize(), not for {current_worker()}")
-    _end(active(), drain, quietly=False)
+    _end(active())
 
 
-def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None:
-    """End a session.
+def _end(runtime: Runtime | None, *, quietly: bool = False) -> None:
+    """End a session; it stays the current one until its calls are done, because they may make calls.
 
     Args:
-        runtime: Its runtime; it stays the current one until its calls are done, because they may make calls.
-        drain: As for `shutdown`.
-        quietly: The program ends with another error: lost and failed calls are logged, and nothing is raised.
+        runtime: Its runtime.
+        quietly: The program ends with another error: calls are given up, failed ones logged, and nothing is raised.
     """
     if runtime is None or runtime.closed:
         return
     atexit.unregister(_at_exit)
     runtime.streams.close()
     try:
-        end_calls(runtime, drain, quietly=quietly)
+        runtime.in_flight.end(quietly=quietly)
     finally:
-        cancel_calls(runtime)
+        runtime.in_flight.cancel()
         remove(runtime)
         runtime.backend.close()
 
@@ -191,10 +185,10 @@ def _end(runtime: Runtime | None, drain: float | None, *, quietly: bool) -> None
 def _at_exit() -> None:
     """End a session that the program did not end; a failure sets the exit status of the program."""
     if ended_by_error():
-        _end(active(), 0.0, quietly=True)
+        _end(active(), quietly=True)
         return
     try:
-        _end(active(), None, quietly=False)
+        _end(active())
     except BaseException as error:  # an interrupt too: no later code would report it
         exit_with(error)
 
@@ -212,9 +206,9 @@ def session(mode: str = "local", **options: Unpack[SessionOptions]) -> Iterator[
         yield
     except BaseException as error:
         is_normal = isinstance(error, SystemExit) and error.code in (None, 0)
-        _end(begun, None if is_normal else 0.0, quietly=not is_normal)
+        _end(begun, quietly=not is_normal)
         raise
-    _end(begun, None, quietly=False)
+    _end(begun)
 
 
 def _refuse_difference(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from twinkle_remote.call.pending import PendingCall
     from twinkle_remote.protocol.messages import Call
-    from twinkle_remote.sessions.session import Runtime
 
 R = TypeVar("R")
 
@@ -315,9 +314,33 @@ class PendingCalls:
             if left and warnings and now >= warnings[-1]:
                 warnings.pop()
                 late = "" if warnings else f": {left[0].lateness(_SLOW_SECONDS)}"
-                _log.warning("the session ends when %s done; Ctrl-C gives up%s", names_of(left, "is", "are"), late)
+                verb = "is" if len(left) == 1 else "are"
+                _log.warning("the session ends when %s %s done; Ctrl-C gives up%s", names_of(left), verb, late)
             if left:
                 wait_for_one(left[:_TOGETHER], earliest((until, *warnings[-1:])))
+
+    def end(self, *, quietly: bool = False) -> None:
+        """Wait for the calls in flight; those that workers make end before the tasks that make them.
+
+        Args:
+            quietly: An error is on its way already: calls are given up, failures are logged, and nothing is raised.
+
+        Raises:
+            TwinkleError: A call that no caller had waited for failed, or is late; as the call would have raised it.
+        """
+        if left := self.drain(0.0 if quietly else None):
+            _log.warning("shutdown: %s in flight, the results are lost", names_of(left))
+        if quietly:
+            self.log_all()
+        else:
+            self.raise_first()
+
+    def cancel(self) -> None:
+        """Cancel the coroutines in flight, and give their cleanup a short time before the workers end."""
+        calls = [call for call in self.calls() if call.spec.on_loop and not call.done()]
+        for call in calls:
+            call.give_up()
+        wait([reply for call in calls for reply in call.pending()], _CLEANUP_SECONDS)
 
 
 def _raise_noted(call: PendingCall, note: str) -> None:
@@ -335,39 +358,6 @@ def _is_given_up(call: PendingCall) -> bool:
     return call.prefetched or call.failed() or call.overdue() is not None
 
 
-def names_of(calls: Sequence[PendingCall], one: str = "", several: str = "") -> str:
-    """Number and names of calls for a message, with the verb that follows."""
-    shown = ", ".join(sorted({call.name for call in calls}))
-    count, verb = (f"{len(calls)} calls", several) if len(calls) > 1 else (f"{len(calls)} call", one)
-    return f"{count} ({shown}) {verb}".rstrip()
-
-
-def end_calls(runtime: Runtime, seconds: float | None, *, quietly: bool = False) -> None:
-    """Wait for the calls in flight; those that workers make end before the tasks that make them.
-
-    Args:
-        runtime: The session's.
-        seconds: How long; None for as long as it takes, 0 to give them up.
-        quietly: An error is on its way already: failures are logged, and nothing is raised.
-
-    Raises:
-        CallTimeoutError: The calls took longer than `seconds` (above 0), or an unseen one is past its deadline.
-        TwinkleError: A call that no caller had waited for failed; as the call would have raised it.
-    """
-    left = runtime.in_flight.drain(seconds)
-    if left:
-        _log.warning("shutdown: %s in flight, the results are lost", names_of(left))
-    if quietly:
-        runtime.in_flight.log_all()
-        return
-    runtime.in_flight.raise_first()
-    if seconds and left:
-        raise CallTimeoutError(f"shutdown: {names_of(left, 'was', 'were')} not done after {seconds:g} s, and given up")
-
-
-def cancel_calls(runtime: Runtime) -> None:
-    """Cancel the async calls in flight, and give their cleanup a short time before the workers end."""
-    calls = [call for call in runtime.in_flight.calls() if call.spec.on_loop and not call.done()]
-    for call in calls:
-        call.give_up()
-    wait([reply for call in calls for reply in call.pending()], _CLEANUP_SECONDS)
+def names_of(calls: Sequence[PendingCall]) -> str:
+    """Number and names of calls for a message."""
+    return f"{len(calls)} call{'s' * (len(calls) > 1)} ({', '.join(sorted({call.name for call in calls}))})"

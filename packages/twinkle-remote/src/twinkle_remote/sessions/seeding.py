@@ -44,17 +44,11 @@ def session_seed() -> SessionSeed:
 def check_seed(seed: SupportsIndex) -> int:
     """Check a seed, and return it as a Python integer.
 
-    Args:
-        seed: From 0 to 2**32 - 1.
-
     Raises:
         TypeError: It is not an integer.
-        ValueError: It is out of range.
+        ValueError: It is not from 0 to 2**32 - 1.
     """
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed={seed!r} must be an integer, got {type(seed).__name__}") from None
+    number = operator.index(seed)
     if not 0 <= number < SEEDS:
         raise ValueError(f"seed={number} must be from 0 to 2**32 - 1, which numpy takes; use {number % SEEDS}")
     return number

@@ -219,15 +219,8 @@ _MICRO = 1e6
 _DRIVER = "driver"
 
 
-class Slice(NamedTuple):
-    """A slice of a track; whole microseconds, so that no rounding makes neighbours overlap."""
-
-    name: str
-    kind: str
-    begin: int
-    end: int
-    arguments: Mapping[str, Any]
-
+Slice: TypeAlias = dict[str, Any]
+"""A trace event of a track; whole microseconds, so that no rounding makes neighbours overlap."""
 
 Tracks: TypeAlias = dict[str, dict[str, list[Slice]]]
 """The slices of each track, by the name of its process and its own."""
@@ -241,7 +234,8 @@ def timeline(records: Iterable[CallRecord], syncs: Iterable[SyncRecord]) -> str:
 def slice_of(name: str, kind: str, start: float, seconds: float, **arguments: Any) -> Slice:
     """A slice of a kind, from its begin in seconds of the wall clock, with what else it says."""
     begin = round(start * _MICRO)
-    return Slice(name, kind, begin, max(begin + 1, round((start + seconds) * _MICRO)), arguments)
+    duration = max(1, round((start + seconds) * _MICRO) - begin)
+    return {"name": name, "cat": kind, "ph": "X", "ts": begin, "dur": duration, "args": arguments}
 
 
 def tracks_of(records: Iterable[CallRecord], syncs: Iterable[SyncRecord] = ()) -> Tracks:
@@ -286,17 +280,15 @@ def events_of(tracks: Tracks) -> Sequence[dict[str, Any]]:
         for tid, (name, lane) in enumerate(named):
             place = {"pid": pid, "tid": tid}
             events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": name}})
-            for one in lane:
-                timed = {"ts": one.begin, "dur": one.end - one.begin, "args": dict(one.arguments)}
-                events.append({"name": one.name, "cat": one.kind, "ph": "X", **place, **timed})
+            events += [{**one, **place} for one in lane]
     return events
 
 
 def _lanes(slices: Iterable[Slice]) -> Sequence[Sequence[Slice]]:
     """The lanes of one track; no two slices of a lane overlap."""
     lanes: list[list[Slice]] = [[]]
-    for one in sorted(slices, key=lambda one: (one.begin, one.end)):
-        free = next((lane for lane in lanes if not lane or lane[-1].end <= one.begin), None)
+    for one in sorted(slices, key=lambda one: (one["ts"], one["dur"])):
+        free = next((lane for lane in lanes if not lane or lane[-1]["ts"] + lane[-1]["dur"] <= one["ts"]), None)
         if free is None:
             lanes.append(free := [])
         free.append(one)

@@ -86,7 +86,7 @@ class Worker:
         outcome = Outcome(self.info.rank, failure=self._ended or failure, started=time.time())
         if outcome.failure is not None:
             return outcome
-        running = RunningTask(self, task.name, 0 if task.concurrent else threading.get_ident())
+        running = RunningTask(self, task.name, 0 if task.kind == "beside" else threading.get_ident())
         token, called = RUNNING.set(running), None
         try:
             called = args, kwargs = self._arguments(task, given, outcome)
@@ -281,7 +281,7 @@ class Worker:
                 gc.collect()  # its objects may be in reference cycles
             return None
         instance = self._instance(task)
-        if task.kind == "function":
+        if task.kind in ("function", "beside"):
             return task.target(instance, *args, **kwargs)
         if task.kind == "iterate":
             self._iterators[name] = iter(instance)
