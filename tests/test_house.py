@@ -410,13 +410,13 @@ SHORT_MODULES = {
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
-    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 13_091, 12_000),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 13_028, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_196, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_088, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_226, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_665, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 616, 700),
-    "lines of tests": (lambda: lines("tests"), 37_952, 36_000),
+    "lines of tests": (lambda: lines("tests"), 37_939, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
     "protocols without two implementations": (lonely_protocols, 3, 0),
     "names with a word of the private dialect": (identifiers_of_the_dialect, 17, 0),
