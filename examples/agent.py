@@ -3,9 +3,9 @@
 python examples/agent.py                 # all in this process, about a minute
 python examples/agent.py --mode threads  # a group for the model, one for the sampler and one for environments; or ray
 
-`agents/` has environments and token-exact episodes in 600 lines: what the model wrote is never encoded again, each of
-its tokens is trained once, and what an environment's failure leaves out is named. This file leaves out: tools
-(`agents.environment` has them), models of several ranks (device_mesh=), checkpoints (Checkpoints).
+Episodes are token-exact: what the model wrote is never encoded again, each of its tokens is trained once, and what an
+environment's failure leaves out is named. This file leaves out: tools (`Environment.tools`), models of several ranks
+(device_mesh=), checkpoints (Checkpoints).
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from agents.environment import Action, Environment
-from agents.episodes import Episodes
 from digits import arguments, told
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
-from twinkle.engines import Advantages, SamplingParams, TransformersModel, TransformersSampler, tiny_model
+from twinkle.engines import (
+    Action,
+    Advantages,
+    Environment,
+    Episodes,
+    SamplingParams,
+    TransformersModel,
+    TransformersSampler,
+    tiny_model,
+)
 
 ROWS = [{"prompt": text} for text in ("Say a vowel:", "And so on:", "What comes next?", "Once upon a time")]
 

@@ -9,7 +9,7 @@ import pytest
 from tiny_engine import ENGINE
 
 from twinkle.engines import SamplingParams
-from twinkle_engines.samplers.seeds import Job
+from twinkle_engines.samplers.sampler import Job
 
 LONG = SamplingParams(max_new_tokens=370, temperature=2.0)
 

@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page; 2 for a file that cannot be used."""
-    from twinkle_engines import rollout_page
+    from twinkle.cli.rollout_page import rollout_page
 
     page = Path(args.out) if args.out else Path(args.file).with_suffix(".html")
     try:

@@ -10,14 +10,19 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from twinkle.cli.rollout_page import rollout_page as rollout_page
+    from twinkle_engines import Action as Action
     from twinkle_engines import Advantages as Advantages
     from twinkle_engines import Checkpoints as Checkpoints
     from twinkle_engines import Correction as Correction
+    from twinkle_engines import Environment as Environment
+    from twinkle_engines import Episodes as Episodes
     from twinkle_engines import JSONLSink as JSONLSink
     from twinkle_engines import Rollouts as Rollouts
     from twinkle_engines import RolloutSink as RolloutSink
     from twinkle_engines import SamplingParams as SamplingParams
     from twinkle_engines import TensorBoardSink as TensorBoardSink
+    from twinkle_engines import ToolCall as ToolCall
     from twinkle_engines import TransformersModel as TransformersModel
     from twinkle_engines import TransformersSampler as TransformersSampler
     from twinkle_engines import VLLMSampler as VLLMSampler
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
     from twinkle_engines import preferences as preferences
     from twinkle_engines import rewards as rewards
     from twinkle_engines import rewards_differ as rewards_differ
-    from twinkle_engines import rollout_page as rollout_page
     from twinkle_engines import save as save
     from twinkle_engines import supervised as supervised
     from twinkle_engines import tiny_model as tiny_model

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from twinkle import get
 from twinkle.engines import Advantages, Rollouts, advantages, overlong, rewards, rewards_differ
-from twinkle_engines.algorithms.episodes import counted_tokens
+from twinkle_engines.algorithms.advantages import counted_tokens
 
 
 @settings(deadline=None, max_examples=25)

@@ -14,7 +14,7 @@ from tiny_models import Build
 import twinkle
 from twinkle import DeviceGroup, DeviceMesh, on, remote_class, remote_function
 from twinkle.engines import Rollouts, RolloutSink, SamplingParams, TransformersSampler, evaluate
-from twinkle_engines.algorithms.evaluate import pass_at
+from twinkle_engines.algorithms.grading import pass_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,9 +73,9 @@ def test_rows_with_fewer_answers_and_one_prompt() -> None:
     found = evaluate(Fixed([[1.0], [0.0, 1.0]]), [0, 1], reward, n=2, params=SamplingParams())
     assert found["pass@1"] == 0.75 and found["pass@2"] == 1.0 and math.isnan(found["pass@2_error"])
     for rows, n in (([], 1), ([0], 0)):
-        with pytest.raises(ValueError, match="at least one prompt"):
+        with pytest.raises(ValueError, match="evaluate needs"):
             evaluate(Fixed(), rows, reward, n=n)
-    with pytest.raises(ValueError, match="at least one function"):
+    with pytest.raises(ValueError, match="evaluate needs"):
         evaluate(Fixed(), [0], params=SamplingParams())
 
 

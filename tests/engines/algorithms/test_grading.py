@@ -145,17 +145,6 @@ def test_errors_name_the_function() -> None:
         rewards(length, remote_grup="x")
 
 
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e999])
-def test_an_infinite_reward_is_named_with_its_function(value: float) -> None:
-    def log_of_nothing(completions: list[str], **_: Any) -> list[float]:
-        return [0.0, value]
-
-    with pytest.raises(ValueError, match=r"log_of_nothing returned -?inf for completion 1"):
-        rewards(log_of_nothing).grade(Rollouts([[1], [2]], completions=["a", "b"]))
-    with pytest.raises(ValueError, match="weights"):
-        rewards(log_of_nothing, weights=[value])
-
-
 def test_functions_run_as_trl_runs_them() -> None:
     def runs_a_loop(completions: list[str]) -> list[float]:
         return asyncio.run(slow(completions))

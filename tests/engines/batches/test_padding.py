@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinkle_engines.batches.padding import fit
+from twinkle_engines.batches.columns import fit
 
 
 @given(st.lists(st.integers(0, 12), max_size=40), st.integers(0, 9))

@@ -16,7 +16,7 @@ from transformers.models.mamba.configuration_mamba import MambaConfig
 from transformers.models.phi3.configuration_phi3 import Phi3Config
 
 from twinkle.engines import Rollouts, SamplingParams, TransformersModel, TransformersSampler
-from twinkle_engines.models.checks import rope_border
+from twinkle_engines.models.passes import rope_border
 
 FACTORS: dict[str, Any] = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 LONG = Phi3Config(

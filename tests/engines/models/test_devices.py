@@ -66,7 +66,7 @@ def test_a_group_of_gpus_that_torch_does_not_see_is_an_error(mode: Any) -> None:
         make: Any = Asks
         with pytest.raises(ValueError, match="'gpus' has GPUs, but torch"):
             make(remote_group="gpus").device()
-        with pytest.raises(ValueError, match="not on NPU"):
+        with pytest.raises(ValueError, match="'npus' has NPUs"):
             make(remote_group="npus").device()
         assert make(remote_group="cpus").device() == "cpu"
         on_host = DeviceMesh.from_ranks([0], ("dp",), device_type="cpu")

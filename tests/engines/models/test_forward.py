@@ -9,8 +9,7 @@ from torch.testing import assert_close
 
 from twinkle.engines import Rollouts, TransformersModel
 from twinkle_engines.models import forward
-from twinkle_engines.models.forward import chosen, token_values
-from twinkle_engines.models.head import find_head
+from twinkle_engines.models.forward import chosen, find_head, token_values
 
 IDS = [[3, 5, 7, 9], [3, 5], [2, 4, 6, 1, 1], [7]]
 HEAT = [0.5, 1.0, 2.0, 0.7]

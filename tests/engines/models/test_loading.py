@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import Build
 from transformers import AutoModelForCausalLM
 
-from twinkle_engines.models.loading import of_folder
+from twinkle_engines.models.layout import of_folder
 
 
 @pytest.mark.processes

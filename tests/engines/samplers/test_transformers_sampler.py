@@ -92,7 +92,7 @@ def test_without_a_seed_a_prompt_that_is_asked_for_again_gets_another_answer() -
 
 
 def test_ranks_of_one_data_rank_draw_the_same_without_a_seed() -> None:
-    from twinkle_engines.samplers.seeds import RowSeeds
+    from twinkle_engines.samplers.sampler import RowSeeds
 
     mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2, device_type="cpu")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from twinkle.engines import Rollouts
-from twinkle_engines.algorithms.losses import LOSSES, average, counted, total_and_count
+from twinkle_engines.algorithms.losses import LOSSES, counted, total_and_count
 
 READS = {
     **{name: loss.reads for name, loss in LOSSES.items() if "teacher_ids" not in loss.reads and loss.head == "lm"},
@@ -78,7 +78,3 @@ def test_tokens_that_count_are_written_by_the_model_and_predicted() -> None:
         del batch["position_ids"]
         assert counted(batch).int().tolist() == want[side]
     assert counted(rollouts.pack(5)[0]).int().tolist() == [[0, 1, 0, 0, 1]]
-    with pytest.raises(ValueError, match="'sequence' or 'constant', not 'row'"):
-        average(torch.zeros(2, 3), batch, "row")  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ValueError, match="the values of a loss"):
-        average(torch.zeros(2), batch)

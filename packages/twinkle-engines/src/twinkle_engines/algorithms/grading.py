@@ -1,19 +1,24 @@
-"""Rewards: functions with TRL's signature as a component that grades rollouts."""
+"""Rewards: functions with TRL's signature as a component that grades rollouts; and evaluation by them, with errors."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import math
 import sys
 import threading
 import warnings
 from functools import cached_property
+from math import comb
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from twinkle_engines.algorithms.advantages import episode_rewards
 from twinkle_engines.batches.chats import as_chat
 from twinkle_engines.batches.columns import KNOWN
-from twinkle_remote import remote_class, remote_function
+from twinkle_remote import get, remote_class, remote_function
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.rollouts import Rollouts
 
     RewardFunction = Callable[..., Sequence[float | None] | Coroutine[Any, Any, Sequence[float | None]]]
+    from collections.abc import Callable, Sequence
+
+    from twinkle_engines.checkpoints.sinks import RolloutSink
+    from twinkle_engines.samplers.sampler import SamplingParams
+
 
 _MADE = ("prompts", "completions", "completion_ids")
 """Arguments that are made of the rollouts themselves."""
@@ -41,14 +51,11 @@ def rewards(*functions: RewardFunction, weights: Sequence[float] | None = None, 
         placement: `remote_group` and `device_mesh`, as for any component.
 
     Raises:
-        ValueError: There is no function, or not one finite weight for each.
+        ValueError: There is no function, or not one weight for each.
     """
     chosen = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
-    if not functions or len(chosen) != len(functions) or not all(map(math.isfinite, chosen)):
-        raise ValueError(
-            f"rewards needs at least one function and one finite weight for each, got {len(chosen)} weights for "
-            f"{len(functions)} functions: {chosen}"
-        )
+    if not functions or len(chosen) != len(functions):
+        raise ValueError(f"rewards needs functions, and a weight for each: got {len(functions)} and {len(chosen)}")
     return Rewards(list(functions), chosen, **placement)
 
 
@@ -74,7 +81,7 @@ class Rewards:
         Raises:
             Exception: What a function raises, with a note that names it.
             ValueError: There are no completions, a column has the name of an argument, these functions have graded the
-                rollouts already, a function returns not one finite number, or None, for each sequence, or it sets a
+                rollouts already, a function returns not one number, or None, for each sequence, or it sets a
                 signal, which works in the main thread alone.
         """
         count = len(rollouts.lengths)
@@ -176,13 +183,7 @@ def _votes(name: str, given: Any, count: int) -> list[float | None]:
         raise ValueError(
             f"the reward function {name} returned {len(found)} rewards for {count} completions: one for each"
         )
-    votes = [None if vote is None or math.isnan(float(vote)) else float(vote) for vote in found]
-    if infinite := [i for i, vote in enumerate(votes) if vote is not None and math.isinf(vote)]:
-        raise ValueError(
-            f"the reward function {name} returned {votes[infinite[0]]} for completion {infinite[0]}, and no sequence "
-            "can be compared with it: use a large finite reward, or None for no vote"
-        )
-    return votes
+    return [None if vote is None or math.isnan(float(vote)) else float(vote) for vote in found]
 
 
 def _sum(votes: Sequence[float | None], weights: Sequence[float]) -> float:
@@ -239,3 +240,71 @@ def column_names(functions: Sequence[RewardFunction]) -> list[str]:
         again = sum(one == name or one.startswith(f"{name}_") for one in names)
         names.append(f"{name}_{again + 1}" if again else name)
     return names
+
+
+RIGHT = 1.0
+"""The reward of an episode that counts as right, or more."""
+
+
+def evaluate(
+    sampler: Any,
+    rows: Sequence[Any],
+    *rewards: Callable[..., Any],
+    n: int = 1,
+    params: SamplingParams | None = None,
+    sink: RolloutSink | None = None,
+) -> dict[str, float]:
+    """Means over prompts of the rewards of what a sampler writes to them, graded here.
+
+    Args:
+        sampler: With `sample(prompts, params)`, such as a TransformersSampler.
+        rows: Prompts, as `sample` takes them.
+        rewards: Functions with TRL's signature, at least one; their sum is the reward.
+        n: Answers to each prompt.
+        params: How to draw; their own n is not read. None takes those of the sampler, which says them by `own_params`.
+        sink: Keeps what was sampled, under the version as its step.
+
+    Returns:
+        "reward", and each function's name: the mean over prompts of the mean of their episodes. "pass@1", "pass@2",
+        "pass@4" and so on up to n: the probability that one of k answers is right, of the mean of
+        1 - C(wrong, k) / C(n, k) over prompts (Chen et al. 2021, arXiv 2107.03374), which is right in expectation. Each
+        with "<name>_error", the spread of the prompts' means (with prompts - 1) over the root of their number, NaN of
+        one prompt. "version", the oldest of the weights that wrote.
+
+    Raises:
+        ValueError: There is no prompt or no function, or n is below 1.
+    """
+    if n < 1 or not len(rows) or not rewards:
+        raise ValueError(f"evaluate needs prompts, functions and n >= 1, got {len(rows)}, {len(rewards)} and n={n}")
+    drawing = dataclasses.replace(get(sampler.own_params()) if params is None else params, n=n)
+    rollouts: Rollouts = get(Rewards(list(rewards), [1.0] * len(rewards)).grade(sampler.sample(rows, drawing)))
+    found: dict[str, float] = {}
+    columns: dict[str, list[float] | None] = {"reward": None}
+    columns |= {f"{name}_1" if name == "reward" else name: rollouts.column(name) for name in column_names(rewards)}
+    for name, column in columns.items():
+        episodes = episode_rewards(rollouts, None if column is None else torch.tensor(column, dtype=torch.float64))
+        groups = [episodes.rewards[list(row)] for row in episodes.rows]
+        found |= _mean(name, [float(one[~one.isnan()].mean()) for one in groups if not bool(one.isnan().all())])
+        if column is None:
+            right = [(len(one), int((one >= RIGHT).sum())) for one in groups]
+    k = 1
+    while k <= n:
+        found |= _mean(f"pass@{k}", [pass_at(k, many, some) for many, some in right if many >= k])
+        k *= 2
+    if (versions := rollouts.tokens.get("versions")) is not None and len(versions):
+        found["version"] = float(versions.min())
+    if sink is not None:
+        sink.log(rollouts, step=int(found.get("version", 0)))
+    return found
+
+
+def pass_at(k: int, n: int, right: int) -> float:
+    """1 - C(n - right, k) / C(n, k): the share of the subsets of k of n answers in which one is right."""
+    return 1 - comb(n - right, k) / comb(n, k)
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    """The mean of prompts' values, and its standard error; NaN where there are too few."""
+    every = torch.tensor([*values], dtype=torch.float64)
+    spread = float(every.std()) if len(every) > 1 else math.nan
+    return {name: float(every.mean()), f"{name}_error": spread / math.sqrt(max(len(every), 1))}

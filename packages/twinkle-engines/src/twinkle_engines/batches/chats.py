@@ -318,8 +318,4 @@ def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         if whole[start : start + len(bare)] == bare:
             begin = whole[:start]
             return bare if begin and bare[: len(begin)] == begin else begin + bare
-    ends = ends_of(tokenizer)  # what is added changes how the text itself is encoded
-    while whole and whole[-1] in ends and bare[-1:] != whole[-1:]:
-        whole.pop()
-    begin = whole[:1]
-    return whole[1:] if begin == [tokenizer.bos_token_id] and whole[1:2] == begin else whole
+    return bare  # what is added changes how the text itself is encoded

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from twinkle_engines.batches.padding import TEMPERATURES, Padded, fit, packed, padded
+from twinkle_engines.batches.columns import TEMPERATURES, Padded, fit, packed, padded
 from twinkle_engines.batches.rollouts import Rollouts
 
 if TYPE_CHECKING:

@@ -14,7 +14,10 @@ from torch import Tensor
 from twinkle_engines.batches.columns import (
     KNOWN,
     ROWS,
-    Column,
+    TEMPERATURES,
+    TRUNCATED,
+    Padded,
+    Side,
     alone,
     by_token,
     check,
@@ -22,12 +25,14 @@ from twinkle_engines.batches.columns import (
     count,
     cut,
     equal,
+    fit,
     names_of,
+    packed,
+    padded,
     row_numbers,
     shown,
     stored,
 )
-from twinkle_engines.batches.padding import TEMPERATURES, TRUNCATED, Padded, Side, fit, packed, padded
 from twinkle_remote import register_type
 from twinkle_remote.rows import register_rows
 
@@ -62,21 +67,22 @@ class Rollouts:
     lengths: list[int]
     counts: list[int]
 
-    mask = Column[Tensor]()
-    logprobs = Column[Tensor]()
-    ref_logprobs = Column[Tensor]()
-    rewards = Column[Tensor]()
-    advantages = Column[Tensor]()
-    versions = Column[Tensor]()
-    values = Column[Tensor]()
-    returns = Column[Tensor]()
-    proximal = Column[Tensor]()
-    teacher = Column[Tensor]()
-    completions = Column[Any]()
-    finish = Column[str]()
-    temperatures = Column[float]()
-    truncated_sampling = Column[bool]()
-    prompts = Column[Any]()
+    if TYPE_CHECKING:
+        mask: list[Tensor] | None
+        logprobs: list[Tensor] | None
+        ref_logprobs: list[Tensor] | None
+        rewards: list[Tensor] | None
+        advantages: list[Tensor] | None
+        versions: list[Tensor] | None
+        values: list[Tensor] | None
+        returns: list[Tensor] | None
+        proximal: list[Tensor] | None
+        teacher: list[Tensor] | None
+        completions: list[Any] | None
+        finish: list[str] | None
+        temperatures: list[float] | None
+        truncated_sampling: list[bool] | None
+        prompts: list[Any] | None
 
     def __init__(
         self,
@@ -163,6 +169,11 @@ class Rollouts:
         made = Rollouts.built(*places.values(), self.lengths, self.counts)
         check(made)
         return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in KNOWN:
+            raise AttributeError(f"Rollouts have no attribute {name!r}: column() reads any column")
+        return self.column(name) if name in names_of(self) else None
 
     @property
     def ids(self) -> list[Tensor]:

@@ -6,7 +6,8 @@ Invariant: what counts of a chat is what the model writes, with what ends it, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.chats import as_chat, ends_of, rows_of, template_of, text_ids
 from twinkle_engines.batches.rollouts import Rollouts
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.chats import Chat, Template
 
     _Tokens = tuple[list[int], list[int]]
+    _Span = tuple[int, int]
 
 _ASK = {"role": "user", "content": "?"}
 _ASKING = ("system", "developer", "user", "tool", "function", "ipython", "observation", "environment", "documents")
@@ -171,15 +173,18 @@ def _chat(chat: Chat, template: Template, asked: int = 0) -> _Tokens:
     if marked is None and (rendered := template.rendered(chat, asked)) is not None:
         return rendered
     text = template.text(chat)
-    whole = _encoded(text, template.tokenizer)
+    ids, spans = _encoded(text, (), template.tokenizer)
     if marked is not None:
         start = _end_of_prefix(text, template.text(chat[:asked], asks=True), asked)
-        return marked[0], [one * (begin >= start) for one, (begin, _) in zip(marked[1], whole.spans, strict=True)]
+        return marked[0], [one * (begin >= start) for one, (begin, _) in zip(marked[1], spans, strict=True)]
     numbers = [i for i, turn in enumerate(chat) if turn["role"] == "assistant" and i >= asked]
     turns = [_turn(i, chat, text, template) for i in numbers]
-    whole = _cut_at(whole, [start for start, _ in turns], template.tokenizer)
-    mask = [int(any(start < stop and stop > a and start < b for a, b in turns)) for start, stop in whole.spans]
-    return whole.ids, mask
+    cuts = sorted({turn for turn, _ in turns if any(start < turn < stop for start, stop in spans)})
+    decode = template.tokenizer.decode
+    # cut where turns begin, as a sampler is given the text before; not where that writes a space before each text
+    if cuts and decode((cut := _encoded(text, cuts, template.tokenizer))[0]) == decode(ids):
+        ids, spans = cut
+    return ids, [int(any(start < stop and stop > a and start < b for a, b in turns)) for start, stop in spans]
 
 
 def _turn(i: int, chat: Chat, text: str, template: Template) -> tuple[int, int]:
@@ -235,38 +240,18 @@ def _unknown(i: int) -> ValueError:
     )
 
 
-class _Encoded(NamedTuple):
-    """A text, its tokens, and the part of the text that each token stands for, as (start, end)."""
-
-    text: str
-    ids: list[int]
-    spans: list[tuple[int, int]]
-
-
-def _encoded(text: str, tokenizer: PreTrainedTokenizerBase) -> _Encoded:
-    """A text with its tokens.
+def _encoded(text: str, cuts: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[_Span]]:
+    """Ids of a text that is cut at some places, and the part of the text that each stands for.
 
     Raises:
         ValueError: The tokenizer is slow: it does not say which part of a text a token stands for.
     """
     if not tokenizer.is_fast:
         raise ValueError("a slow tokenizer does not say which part of a text a token stands for: use a fast one")
-    made: Any = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    return _Encoded(text, list(made["input_ids"]), [(int(a), int(b)) for a, b in made["offset_mapping"]])
-
-
-def _cut_at(whole: _Encoded, places: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> _Encoded:
-    """The text with its tokens cut where turns begin, as where a sampler is given the text before.
-
-    A tokenizer that writes a space before each text cannot be cut there: its tokens stay as they are.
-    """
-    cuts = sorted({place for place in places if any(start < place < end for start, end in whole.spans)})
-    if not cuts:
-        return whole
     ids: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for begin, end in zip([0, *cuts], [*cuts, len(whole.text)], strict=True):
-        part = _encoded(whole.text[begin:end], tokenizer)
-        ids += part.ids
-        spans += [(begin + start, begin + stop) for start, stop in part.spans]
-    return _Encoded(whole.text, ids, spans) if tokenizer.decode(ids) == tokenizer.decode(whole.ids) else whole
+    spans: list[_Span] = []
+    for begin, end in pairwise([0, *cuts, len(text)]):
+        made: Any = tokenizer(text[begin:end], add_special_tokens=False, return_offsets_mapping=True)
+        ids += made["input_ids"]
+        spans += [(begin + int(start), begin + int(stop)) for start, stop in made["offset_mapping"]]
+    return ids, spans

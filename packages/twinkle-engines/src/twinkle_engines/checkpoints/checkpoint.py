@@ -73,12 +73,8 @@ def save(
     folder: str | PathLike[str],
     *,
     models: Mapping[str, TransformersModel] | None = None,
-    loader: Stateful | None = None,
-    stream: Stateful | None = None,
-    sync: Stateful | None = None,
-    sampler: Stateful | None = None,
     keep: int = 2,
-    **state: TransformersModel | Stateful,
+    **parts: TransformersModel | Stateful | None,
 ) -> Path:
     """Write a checkpoint on the driver, and delete old ones.
 
@@ -87,23 +83,22 @@ def save(
     Args:
         folder: Where the checkpoints are; the driver and all workers see it. What save() did not write is left alone.
         models: Models by name: weights, optimizer, schedule and generators; each rank writes its part.
-        loader: Its position.
-        stream: The rows that are finished and at work, and its source's position.
-        sync: Its version.
-        sampler: How far it has drawn: a run that goes on without a sync draws the same again without it.
         keep: Newest checkpoints that stay, at least 1.
-        state: Further parts by name: a model, such as `model=`, or anything with `state_dict` and `load_state_dict`.
+        parts: Further ones by name: a model, such as `model=`, or anything with `state_dict` and `load_state_dict`.
+            `loader=` has its position; `stream=` the rows that are finished and at work, and its source's position;
+            `sync=` its version; `sampler=` how far it has drawn: a run that goes on without a sync draws the same again
+            without it.
 
     Raises:
         TypeError: A part is none.
         ValueError: If `keep` is below 1, if gradients wait for the next `step` of a model, if nothing is given, if two
             parts have one name, or if a stream reads the loader: the stream's state holds the loader's.
     """
-    parts = _Parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state}, keep)
+    held = _Parts(models, parts, keep)
     root = Path(folder).absolute()
     with agreed("saving the checkpoint"):
         number = max(map(_number, _named(root, _PREFIX)), default=0) + 1
-    final = parts.write(root / f"{_PREFIX}{number:08d}", {})
+    final = held.write(root / f"{_PREFIX}{number:08d}", {})
     with agreed("removing old checkpoints"):
         _prune(root, _checkpoints(root, _PREFIX)[:-keep])
     return final
@@ -113,11 +108,7 @@ def load(
     folder: str | PathLike[str],
     *,
     models: Mapping[str, TransformersModel] | None = None,
-    loader: Stateful | None = None,
-    stream: Stateful | None = None,
-    sync: Stateful | None = None,
-    sampler: Stateful | None = None,
-    **state: TransformersModel | Stateful,
+    **parts: TransformersModel | Stateful | None,
 ) -> Path | None:
     """Read the newest checkpoint into the parts that are given, on any mesh.
 
@@ -126,11 +117,8 @@ def load(
             those that you trust.
         models: As for `save`; their parameters are those of the ones that were saved. What the program says of their
             optimizers and schedules holds, and what differs from the checkpoint is said.
-        loader: As for `save`, and so the others.
-        stream: The rows that were not delivered are made again.
-        sync: The next sync publishes the next version.
-        sampler: Nothing is drawn again.
-        state: Further parts by name.
+        parts: As for `save`. Rows of a stream that were not delivered are made again; the next sync publishes the next
+            version.
 
     Returns:
         The checkpoint's folder; None where there is none, and then nothing has changed.
@@ -140,10 +128,10 @@ def load(
         ValueError: Nothing is given to read into; the folder is a file, or holds a model and no checkpoint; or the
             checkpoint has no state of a part, or is of another model or optimizer: nothing has changed then.
     """
-    parts = _Parts(models, {"loader": loader, "stream": stream, "sync": sync, "sampler": sampler, **state})
+    held = _Parts(models, parts)
     found = _newest(Path(folder).absolute())
     if found is not None:
-        parts.read(found)
+        held.read(found)
     return found
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from twinkle_engines.models.head import SCORE, check_kind, head_name, put_number_head
-from twinkle_engines.models.loading import drawn, of_folder
+from twinkle_engines.models.forward import SCORE, check_kind, head_name, put_number_head
+from twinkle_engines.models.layout import drawn, of_folder
 from twinkle_engines.models.parallel import plain_model
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from twinkle_engines.models.head import HeadKind
-    from twinkle_engines.models.layout import ModelLayout
-    from twinkle_engines.models.loading import Filler
+    from twinkle_engines.models.forward import HeadKind
+    from twinkle_engines.models.layout import Filler, ModelLayout
 
     Source: TypeAlias = str | PathLike[str] | PretrainedConfig | Callable[[], PreTrainedModel | PeftModel]
 
@@ -58,16 +58,10 @@ def check_installed(engine: str, extra: str = "hf") -> None:
         )
 
 
-def torch_dtype(option: str, name: str, names: Collection[str] = ("float32", "bfloat16", "float64")) -> torch.dtype:
-    """The dtype of a name such as "float32".
-
-    Raises:
-        ValueError: For another name.
-    """
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of a name such as "float32"; AttributeError for another name."""
     import torch
 
-    if name not in names:
-        raise ValueError(f"{option}={name!r:.60} is none of {', '.join(names)}; use one of these texts")
     return cast("torch.dtype", getattr(torch, name))
 
 
@@ -99,7 +93,7 @@ def build_model(
     model: Any
     fill: Filler | None = None
     if isinstance(source, PretrainedConfig):
-        model = drawn(source, kind, head == "lm")
+        model, fill = drawn(source, kind, layout, head == "lm")
     elif isinstance(source, str | PathLike):
         model, fill = _unread(source, kind, layout, head) or (_read(source, kind, head == "lm"), None)
     elif callable(source) and not isinstance(source, PreTrainedModel):
@@ -297,16 +291,13 @@ def enable_checkpointing(model: Any) -> None:
             "use gradient_checkpointing=False"
         )
 
-    def anew(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def computed_anew(*args: Any, **kwargs: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-        return computed_anew
+    def anew(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     for layer in layers:
-        layer.forward = anew(layer.forward)
+        layer.forward = partial(anew, layer.forward)
 
 
 def named_weights(model: Any) -> dict[str, Tensor]:

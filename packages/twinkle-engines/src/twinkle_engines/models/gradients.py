@@ -1,15 +1,17 @@
-"""Gradients since the last step, with what divides their sum; and the optimizer that makes steps of them."""
+"""Gradients since the last step, with what divides their sum; warnings of steps that learn nothing; the optimizer."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from twinkle_engines.models.parallel import are_finite, clip
+from twinkle_engines.models.parallel import clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("twinkle.engines")
 _SKIPS = 10
+_STEPS = 10
+"""Steps after which adapters have changed."""
 
 
 class Gradients:
@@ -67,18 +71,13 @@ class Gradients:
         """Whether all ranks can make a step; else the gradients are forgotten.
 
         Raises:
-            FloatingPointError: They were not finite for the tenth time in a row, or the weights are not.
+            FloatingPointError: They were not finite for the tenth time in a row.
         """
         if not self._layout.max_over_all(float(not (self._finite and math.isfinite(norm)))):
             self._skipped = 0
             return True
         self.forget()
         self._skipped += 1
-        if self._layout.max_over_all(float(not are_finite(self._parameters))):
-            raise FloatingPointError(
-                "weights are not finite: a step of the optimizer has made them so, with a gradient that was, as Adam's "
-                "does with eps=0; use another optimizer, and load() a checkpoint"
-            )
         if self._skipped >= _SKIPS:
             raise FloatingPointError(
                 f"the gradient was not finite in {_SKIPS} steps in a row, and the weights are those before them: look "
@@ -86,6 +85,52 @@ class Gradients:
             )
         _log.warning("the gradient, or a loss, is not finite: no step is made (%d in a row)", self._skipped)
         return False
+
+
+class Notices:
+    """Warnings of one model, each once, on the first rank."""
+
+    def __init__(self, layout: ModelLayout, adapters: Sequence[torch.Tensor]) -> None:
+        self._layout, self._adapters = layout, adapters
+        self._said: set[str] = set()
+        self._begun = self._sum()
+        self._steps = 0
+
+    def say(self, what: str) -> None:
+        """Warn once."""
+        if self._layout.is_first and what not in self._said:
+            warnings.warn(what, stacklevel=4)
+        self._said.add(what)
+
+    def batch(self, found: Found) -> None:
+        """Say what is wrong with a batch of all ranks."""
+        if found.has_rows and not found.tokens:
+            self.say("no token of this batch counts, so nothing is learnt from it: look at its labels, or its mask")
+        if found.is_truncated:
+            self.say(
+                "these rollouts were drawn from a part of the tokens (top_k, top_p or min_p): the loss takes the whole "
+                "distribution for what sampled, so its gradient is not that of the expected reward; use top_k=0, "
+                "top_p=1.0 and min_p=0.0, or rollouts.replace(truncated_sampling=None) where this is meant"
+            )
+
+    def step(self, norm: float) -> None:
+        """Say what is wrong with a step that is made next."""
+        if norm == 0:
+            self.say(
+                "the whole gradient is 0, so a step learns nothing: rewards are equal in each group, a group has one "
+                "answer, no reward function votes, or the mask has no tokens of the model"
+            )
+        self._steps += 1
+        if self._adapters and self._steps == _STEPS + 1 and not self._layout.max_over_all(self._sum() - self._begun):
+            self.say(
+                f"the adapters are after {_STEPS} steps what they were: look at lora_alpha, which scales them, at the "
+                "learning rate, and at whether the optimizer has the parameters that it was given"
+            )
+
+    @torch.no_grad()
+    def _sum(self) -> float:
+        parts = [one.to_local() if isinstance(one, DTensor) else one for one in self._adapters]
+        return sum(float(one.double().abs().sum()) for one in parts)
 
 
 def optimizer_of(model: Any, make: Callable[..., Optimizer]) -> Optimizer:

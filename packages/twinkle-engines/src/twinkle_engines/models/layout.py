@@ -1,24 +1,39 @@
-"""The layout of an engine: its device, its process group, and torch's mesh of the ranks that hold a model."""
+"""Where a model's parts lie: the device, process group and mesh of a rank, and how weights come into its parts.
+
+A folder's weights are brought into the divided model, each rank its slices; those of a config are drawn.
+Invariant: until its filler has run, a skeleton's parameters are memory that nobody has touched, which takes none.
+"""
 
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
+from twinkle_engines.checkpoints.checkpoint import agreed
+from twinkle_engines.models.forward import SCORE, head_name, put_number_head
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import current_worker
 from twinkle_remote.backends.support import active
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from os import PathLike
 
+    from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh as TorchDeviceMesh
+    from transformers import PretrainedConfig
 
     from twinkle_remote import WorkerContext
+
+    Filler: TypeAlias = Callable[[Any], None]
+    """Brings its weights into a skeleton that was divided, or is whole; all ranks call it."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +122,15 @@ def own_device(mesh: DeviceMesh | None) -> torch.device:
     """This rank's device: that of the mesh, or the CPU where there is no CUDA.
 
     Raises:
-        ValueError: The mesh or the group is of devices that engines do not run on; or the group has GPUs, and torch
-            sees none.
+        ValueError: The group has GPUs, and torch sees none, or other devices.
     """
     kind = "cuda" if mesh is None else mesh.device_type
     of_group = _group_device_type()
-    if kind not in ("cuda", "cpu", "mps") or of_group not in ("GPU", "CPU", None):
-        raise ValueError(
-            f'engines run on GPUs (CUDA) and CPUs, not on {of_group} ({kind}): use a group of "GPU" or "CPU"'
-        )
     if kind != "cuda" or not torch.cuda.is_available():
-        if kind == "cuda" and of_group == "GPU":
+        if kind == "cuda" and of_group not in ("CPU", None):
             raise ValueError(
-                f"the group {current_worker().group!r} has GPUs, but torch {torch.__version__} sees none in this "
-                f'process (CUDA {torch.version.cuda}): use a torch and a driver that fit, or a group of "CPU"'
+                f"the group {current_worker().group!r} has {of_group}s, but torch {torch.__version__} sees none here "
+                f'(CUDA {torch.version.cuda}): use a torch and a driver that fit, or a group of "CPU"'
             )
         return torch.device("cpu" if kind == "cuda" else kind)
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -133,16 +143,6 @@ def _group_device_type() -> str | None:
     runtime, name = active(), current_worker().group
     group = None if given or runtime is None or name is None else runtime.groups.get(name)
     return given if group is None else group.device_type
-
-
-def check_replicas(engine: str, mesh: DeviceMesh) -> None:
-    """Raise for a mesh that divides a model, where an engine holds all of it on each rank."""
-    check_sizes(engine, mesh)
-    if mesh.size("dp") != mesh.world_size:
-        raise ValueError(
-            f"{engine} holds the whole model on each rank, but the mesh has fsdp_size={mesh.size('fsdp')} and "
-            f"tp_size={mesh.size('tp')}; use dp_size={mesh.world_size} alone"
-        )
 
 
 def check_sizes(engine: str, mesh: DeviceMesh) -> None:
@@ -177,3 +177,133 @@ def _start_process_group(engine: str, worker: WorkerContext, device: torch.devic
             f"{engine} on {worker.world_size} ranks, but torch's process group in this process has "
             f"{dist.get_world_size()}; components of one process have groups of one size"
         )
+
+
+def skeleton(config: PretrainedConfig, kind: torch.dtype, is_lm: bool = True) -> Any:
+    """A model without its weights, whose head has one number where it is no language model."""
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=kind)
+    model.tie_weights()
+    if not is_lm:
+        put_number_head(model)
+    return model
+
+
+def of_folder(
+    source: str | PathLike[str], kind: torch.dtype, whole: Callable[[], Any], is_lm: bool = True
+) -> tuple[Any, Filler, bool] | None:
+    """A skeleton of a folder's model, its filler, and whether that reads slices; None where there are no safetensors.
+
+    Where files have other names than the model's, as with fused experts, one rank reads the whole for all.
+    """
+    from safetensors import safe_open
+    from transformers import AutoConfig, GenerationConfig
+
+    folder = Path(source)
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    shapes: dict[str, list[int]] = {}
+    places: dict[str, Path] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            found = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  no mapping
+        shapes |= found
+        places |= dict.fromkeys(found, file)
+    config = AutoConfig.from_pretrained(folder)
+    model = skeleton(config, kind, is_lm)
+    pairs = [(a, b) for a, b in model.all_tied_weights_keys.items() if {a, b} <= places.keys()]
+    if not all(_are_equal(places, a, b) for a, b in pairs):  # as in Transformers, what is there goes first
+        for one in (config, config.get_text_config()):
+            one.tie_word_embeddings = False
+        model = skeleton(config, kind, is_lm)
+    if (folder / "generation_config.json").exists():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    model.name_or_path = model.config.name_or_path = str(source)
+    own = {name: list(one.shape) for name, one in model.state_dict().items()}
+    head = None if is_lm else head_name(model)
+    names = {name: SCORE if name == head else name for name in own if name != head or SCORE in shapes}
+    tied = model.all_tied_weights_keys
+    missing = [name for name, there in names.items() if there not in shapes and tied.get(name) not in shapes]
+    if missing or any(shapes[there] != own[name] for name, there in names.items() if there in shapes):
+        return model, lambda model: _fill_from_first(model, whole), False
+    return model, lambda model: _read(model, folder, {a: b for a, b in names.items() if b in shapes}), True
+
+
+def _are_equal(places: dict[str, Path], first: str, second: str) -> bool:
+    """Whether two weights in files are equal, read by some rows at a time."""
+    from safetensors import safe_open
+
+    with safe_open(places[first], framework="pt") as one, safe_open(places[second], framework="pt") as other:
+        left, right = one.get_slice(first), other.get_slice(second)
+        rows = range(0, left.get_shape()[0], 4096)
+        return left.get_shape() == right.get_shape() and all(
+            torch.equal(left[row : row + 4096], right[row : row + 4096]) for row in rows
+        )
+
+
+def drawn(
+    config: PretrainedConfig, kind: torch.dtype, layout: ModelLayout | None, is_lm: bool = True
+) -> tuple[Any, Filler | None]:
+    """A model of a config, whose weights are a function of torch's seed; of several ranks the first one draws them."""
+    from transformers import AutoModelForCausalLM
+
+    own, seed = deepcopy(config), torch.initial_seed()  # Transformers writes the dtype into it
+
+    def whole() -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: Any = AutoModelForCausalLM.from_config(own, dtype=kind)
+        if not is_lm:
+            put_number_head(model)
+        return model
+
+    if layout is None or layout.world_size == 1:
+        return whole(), None
+    return skeleton(own, kind, is_lm), lambda model: _fill_from_first(model, whole)
+
+
+def _read(model: Any, folder: Path, names: dict[str, str]) -> None:
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    state = _state(model)
+    load({there: state[name] for name, there in names.items()}, storage_reader=HuggingFaceStorageReader(str(folder)))
+
+
+def _fill_from_first(model: Any, whole: Callable[[], Any]) -> None:
+    """Give each rank its part of tensors that the first rank reads, one after the other."""
+    found: dict[str, Tensor] = {}
+    with agreed("reading the model"):
+        if dist.get_rank() == 0:
+            found = whole().state_dict()
+    for name, own in _state(model).items():
+        flag = [name in found]
+        dist.broadcast_object_list(flag, src=0)
+        if flag[0]:  # else an adapter's
+            given = found[name].to(own.device, own.dtype) if name in found else torch.empty(own.shape, dtype=own.dtype)
+            dist.broadcast(given := given.to(own.device).contiguous(), src=0)
+            _put(own, given)
+
+
+def _put(own: Any, value: Tensor) -> None:
+    """Write this rank's part of a whole tensor: tp has divided it first, and FSDP2 what that left to a rank."""
+    if not isinstance(own, DTensor):
+        own.copy_(value)
+        return
+    for dim, placement in reversed([*enumerate(own.placements)]):
+        if (along := getattr(placement, "dim", None)) is not None:
+            parts, rank = value.chunk(own.device_mesh.size(dim), along), own.device_mesh.get_local_rank(dim)
+            value = parts[rank] if rank < len(parts) else value.narrow(along, 0, 0)
+    own.to_local().copy_(value)
+
+
+def _state(model: Any) -> dict[str, Any]:
+    """The weights by their names without what peft adds around them."""
+    return {
+        name.removeprefix("base_model.model.").replace(".base_layer.", "."): one
+        for name, one in model.state_dict().items()
+    }

@@ -11,7 +11,7 @@ import torch
 
 from twinkle_engines.algorithms.correction import Correction
 from twinkle_engines.algorithms.losses import LOSSES, NamedLoss, needed, total_and_count
-from twinkle_engines.batches.padding import TRUNCATED
+from twinkle_engines.batches.columns import TRUNCATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from twinkle_engines.algorithms.losses import Normalization
     from twinkle_engines.batches.micro_batches import MicroBatch
-    from twinkle_engines.models.forward import Entropy, TokenValues
-    from twinkle_engines.models.head import HeadKind
+    from twinkle_engines.models.forward import Entropy, HeadKind, TokenValues
     from twinkle_engines.models.layout import ModelLayout
 
 

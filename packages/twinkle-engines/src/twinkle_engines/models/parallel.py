@@ -250,10 +250,5 @@ def clip(gradients: Sequence[Tensor], limit: float | None) -> float:
     return total
 
 
-def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether this rank's parts of some tensors are finite."""
-    return all(bool(_local(one.detach()).isfinite().all()) for one in tensors)
-
-
 def _local(values: Tensor) -> Tensor:
     return values.to_local() if isinstance(values, DTensor) else values

@@ -1,14 +1,17 @@
-"""Passes: a divided model's forward and backward passes over a batch, with the same collectives on all ranks.
+"""Passes: a divided model's forward and backward passes over a batch, and checks of what it computes with.
 
 Invariant: all ranks have as many passes, so that none waits in a collective of a pass that another leaves out:
 `prepare` makes them so, and a loss that fails here has a backward pass all the same.
+Each check answers a fault that nobody sees: beyond a table one rank raises torch's index error and a divided table
+gives zeros; rotary frequencies that depend on the longest sequence change the shorter ones; layers with a state read on
+over the border of packed sequences.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,25 +23,129 @@ from twinkle_engines.batches.micro_batches import (
     is_packed,
     micro_batches,
 )
-from twinkle_engines.models.checks import check_packs, limits_of
-from twinkle_engines.models.forward import token_values
-from twinkle_engines.models.head import find_head
+from twinkle_engines.models.forward import find_head, token_values
 from twinkle_engines.models.objective import Totals
 from twinkle_engines.models.parallel import plain_model, reshard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twinkle_engines.batches.micro_batches import Batch
     from twinkle_engines.batches.rollouts import Rollouts
-    from twinkle_engines.models.forward import TokenValues
-    from twinkle_engines.models.head import Head, HeadKind
+    from twinkle_engines.models.forward import Head, HeadKind, TokenValues
+    from twinkle_engines.models.gradients import Notices
     from twinkle_engines.models.layout import ModelLayout
-    from twinkle_engines.models.notices import Notices
     from twinkle_engines.models.objective import Found, Objective
 
-_GIVEN = {"input_ids", "attention_mask", "position_ids", "labels"}
-"""Inputs of a model that a batch may have: its labels are read by the losses."""
+
+_ROPE = {"longrope": "original_max_position_embeddings", "dynamic": "max_position_embeddings"}
+"""By kind of rotary frequencies, the field of a config up to which Transformers leaves them as they are."""
+
+
+class ModelLimits(NamedTuple):
+    """Ids and lengths that a model computes reliably.
+
+    Attributes:
+        vocabulary: Token ids are below this; None where the model has no table of them.
+        border: The length at which rotary frequencies change with the longest sequence of a pass; None without one.
+        beyond: Whether sequences longer than the border have numbers of their own (LongRoPE), or none (dynamic NTK).
+    """
+
+    vocabulary: int | None
+    border: int | None = None
+    beyond: bool = True
+
+    def check_ids(self, ids: Any, what: str = "a batch has the token id") -> None:
+        """Raise for ids that the model does not know."""
+        given, size = torch.as_tensor(ids), self.vocabulary
+        if size is None or not given.numel():
+            return
+        low, high = (int(value) for value in given.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(
+                f"{what} {low if low < 0 else high}, but there are {size} tokens of the model's vocabulary: use ids "
+                f"from 0 to {size - 1}, or resize the model's embeddings to the tokenizer's"
+            )
+
+    def check_lengths(self, lengths: Sequence[int]) -> None:
+        """Raise for sequences on both sides of the border."""
+        longest = max(lengths, default=0)
+        if self.border is None or longest <= self.border or (self.beyond and min(lengths) > self.border):
+            return
+        raise ValueError(
+            f"sequences of {min(lengths)} to {longest} tokens: beyond {self.border} tokens this model's rotary "
+            "frequencies depend on the longest sequence of a pass, so that a sequence would have other numbers beside "
+            f"it; use at most {self.border} tokens" + (", or more for all of a batch" if self.beyond else "")
+        )
+
+
+def limits_of(model: Any) -> ModelLimits:
+    """The limits of a model, with adapters or without; ask before it is divided."""
+    own = plain_model(model)
+    return ModelLimits(_rows(own.get_input_embeddings()), *rope_border(own.config))
+
+
+def rope_border(config: Any) -> tuple[int | None, bool]:
+    """The border of `ModelLimits`, and whether longer sequences have numbers of their own, by a model's config."""
+    found = [(border, kind == "longrope") for kind, border in _borders(config.to_dict(), {}) if border]
+    return min(found, default=(None, True))
+
+
+def _borders(config: Any, around: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The kinds of rotary frequencies in a config, at any depth, that change with the length, and from which one."""
+    if not isinstance(config, Mapping):
+        return
+    around = {**around, **{name: config[name] for name in _ROPE.values() if config.get(name) is not None}}
+    kind = config.get("rope_type", config.get("type"))
+    if kind in _ROPE and "alpha" not in config:
+        yield kind, around.get(_ROPE[kind])
+    for value in config.values():
+        yield from _borders(value, around)
+
+
+def _rows(table: Any) -> int | None:
+    while hasattr(table, "base_layer") or hasattr(table, "original_module"):  # peft has put its own into the place
+        table = table.base_layer if hasattr(table, "base_layer") else table.original_module
+    weight = getattr(table, "weight", None)
+    return int(weight.shape[0]) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
+
+
+def check_packs(model: Any, device: torch.device, agree: Callable[[float], float]) -> None:
+    """Raise where a sequence of a pack has other logits than alone, or sees the one before it.
+
+    What is read by mistake has a gradient, which is exactly 0 where nothing is read, at any size of the rest. All ranks
+    that share the model's parts call this, before the first pack and after other weights came.
+    """
+    own = plain_model(model)
+    size = max(_rows(own.get_input_embeddings()) or 8, 4)
+    first, second = ([1 + (7 * seed + 3 * i * seed + i) % (size - 1) for i in range(9)] for seed in (1, 2))
+    leaves: list[torch.Tensor] = []
+
+    def keep(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[0].clone()  # a model may write on it
+
+    model.eval()
+    ids = torch.tensor([first + second], device=device)
+    positions = torch.tensor([[*range(9), *range(9)]], device=device)
+    handle = own.get_input_embeddings().register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            packed = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0, 9:].float()
+            weights = torch.linspace(0.5, 1.5, packed.numel(), device=device).view_as(packed)
+            (seen,) = torch.autograd.grad((packed * weights).sum(), leaves[:1])
+    finally:
+        handle.remove()
+    with torch.no_grad():
+        alone = model(input_ids=ids[:, 9:], attention_mask=torch.ones_like(ids[:, 9:]), use_cache=False).logits[0]
+    reshard(model)
+    far = (packed.detach() - alone.float()).abs().amax(-1).median() > 0.1 * alone.float().std()
+    sees = bool((seen[:, :9] != 0).any())
+    if agree(float(sees or bool(far))):
+        raise ValueError(
+            f"{type(own).__name__} reads on over the border of packed sequences, as layers with a state do: give it "
+            "padded batches, with micro_batch_size in place of max_tokens"
+        )
 
 
 class Passes:
@@ -56,7 +163,6 @@ class Passes:
         self._model, self._layout, self._dropout, self._kind = model, layout, dropout, kind
         self._size, self._max_tokens = micro_batch_size, max_tokens
         self._limits = limits_of(model)
-        self._not_given = set(inspect.signature(plain_model(model).forward).parameters) - _GIVEN
         self._packs_checked = False
         self._head: Head | None = None
 
@@ -97,13 +203,6 @@ class Passes:
             for name in {"targets", "teacher_ids"} & part.columns.keys():
                 self._limits.check_ids(part.columns[name][part.columns["mask"]], "a batch has the label")
             self._limits.check_lengths(part.lengths)
-            named = self._not_given & part.columns.keys()
-            read = [name for name in named if not isinstance(part.columns[name], Tensor) or part.columns[name].any()]
-            if read:
-                raise ValueError(
-                    f"the batch has {read[0]}, which this model would read, but an engine trains on tokens alone: use "
-                    "a collator that leaves it out"
-                )
         return found
 
     @torch.no_grad()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from twinkle_engines.batches.columns import KNOWN
-from twinkle_engines.checkpoints.export import export
-from twinkle_engines.checkpoints.model_state import read_state, said_of, write_state
+from twinkle_engines.checkpoints.model_state import export, read_state, said_of, write_state
 from twinkle_engines.models import parallel
 from twinkle_engines.models.build import (
     above_zero,
@@ -22,9 +21,8 @@ from twinkle_engines.models.build import (
     named_weights,
     torch_dtype,
 )
-from twinkle_engines.models.gradients import Gradients, move, optimizer_of
+from twinkle_engines.models.gradients import Gradients, Notices, move, optimizer_of
 from twinkle_engines.models.layout import own_layout
-from twinkle_engines.models.notices import Notices
 from twinkle_engines.models.objective import Objective
 from twinkle_engines.models.passes import Passes
 from twinkle_remote import remote_class, remote_function
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.micro_batches import Batch
     from twinkle_engines.batches.rollouts import Rollouts
     from twinkle_engines.models.build import Source
-    from twinkle_engines.models.head import HeadKind
+    from twinkle_engines.models.forward import HeadKind
     from twinkle_mesh import DeviceMesh
 
 
@@ -107,8 +105,8 @@ class TransformersModel:
         remote_group: str | None = None,
     ) -> None:
         check_installed("TransformersModel")
-        kind = torch_dtype("dtype", dtype)
-        compute = None if compute_dtype is None else torch_dtype("compute_dtype", compute_dtype)
+        kind = torch_dtype(dtype)
+        compute = None if compute_dtype is None else torch_dtype(compute_dtype)
         if micro_batch_size is not None and max_tokens is not None:
             raise ValueError("micro_batch_size counts sequences, and max_tokens tokens: give one of them")
         above_zero(max_grad_norm=max_grad_norm, micro_batch_size=micro_batch_size, max_tokens=max_tokens)
@@ -241,7 +239,7 @@ class TransformersModel:
             gradient or a loss is not finite no rank makes a step, the schedule stays, and there is "skipped", 1.0.
 
         Raises:
-            FloatingPointError: The tenth gradient in a row is not finite, or the weights are not.
+            FloatingPointError: The tenth gradient in a row is not finite.
             ValueError: If no token has counted since the last step, or, at the first step over tp, a parameter that
                 each rank holds whole has parts of its gradient.
         """

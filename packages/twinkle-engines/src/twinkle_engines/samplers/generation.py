@@ -19,17 +19,15 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from twinkle_engines.samplers.sampler import Answer, decoded
-from twinkle_engines.samplers.seeds import draws_of
+from twinkle_engines.samplers.sampler import Answer, decoded, draws_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from twinkle_engines.models.checks import ModelLimits
-    from twinkle_engines.samplers.params import SamplingParams
-    from twinkle_engines.samplers.seeds import Job
+    from twinkle_engines.models.passes import ModelLimits
+    from twinkle_engines.samplers.sampler import Job, SamplingParams
 
 
 @torch.no_grad()

@@ -1,26 +1,182 @@
-"""Sampler: what samplers have alike. Prompts become jobs with seeds, and the answers to them rollouts with texts."""
+"""What samplers have alike: parameters, seeds by which draws do not depend on other rows, and answers as rollouts."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from twinkle_engines.batches.chats import encoded_rows, split_columns, template_of
 from twinkle_engines.batches.rollouts import Rollouts
-from twinkle_engines.models.layout import check_replicas
-from twinkle_engines.samplers.params import SamplingParams, chosen_params
-from twinkle_engines.samplers.seeds import RowSeeds
+from twinkle_engines.models.layout import check_sizes
 from twinkle_remote import current_worker, remote_function
+from twinkle_remote.backends.support import session_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
     from twinkle_engines.batches.chats import Template
-    from twinkle_engines.samplers.seeds import Job
     from twinkle_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The way that tokens are drawn, and when a sequence ends.
+
+    Attributes:
+        temperature: Divides the logits, at or above 0; 0 takes the likeliest token.
+        top_k: Draws from so many likeliest tokens; 0 from all.
+        top_p: Draws from the likeliest tokens that make up this probability, in (0, 1].
+        min_p: Leaves out tokens that are less likely than this share of the likeliest one, in [0, 1].
+        n: Sequences for each prompt.
+        max_new_tokens: Longest answer, in tokens.
+        stop: A sequence ends when its answer contains one of these texts; one text stands for itself.
+        seed: Answers are a function of it, of the prompt and of the answer's number: a prompt that is asked for twice
+            gets the same ones. None draws one for each prompt of each call.
+        skip_special_tokens: Leave special tokens, such as marks of thoughts and tools, out of the answers' texts. The
+            token that ends an answer is never in its text.
+
+    Raises:
+        ValueError: A value is out of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    n: int = 1
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        given: Any = self.stop
+        stop = (given,) if isinstance(given, str) else tuple(given)
+        object.__setattr__(self, "stop", stop)
+        for name, holds, rule in (
+            ("temperature", 0 <= self.temperature < math.inf, "at or above 0, and finite"),
+            ("top_k", self.top_k >= 0, "at or above 0"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
+            ("n", self.n >= 1, "at or above 1"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "at or above 1"),
+            ("stop", all(stop), "made of texts that are not empty"),
+        ):
+            if not holds:
+                raise ValueError(f"{name} is {rule}, got {getattr(self, name)!r}")
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether tokens are drawn from a part of all: by top_k, top_p or min_p. A greedy answer is not drawn."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+
+def chosen_params(given: SamplingParams | None, own: SamplingParams | None, has_tokenizer: bool) -> SamplingParams:
+    """The parameters of a call: those given, or the sampler's own.
+
+    Raises:
+        ValueError: There are none, or they have texts to stop at, which need a tokenizer.
+    """
+    found = own if given is None else given
+    if found is None:
+        raise ValueError("sample() has no parameters: give it SamplingParams, or params= to the sampler")
+    if found.stop and not has_tokenizer:
+        raise ValueError("stop is texts, which need a tokenizer: use tokenizer= of the sampler")
+    return found
+
+
+class Job(NamedTuple):
+    """An answer to write: the prompt's ids, the answer's number among those to the prompt, and the row's seed."""
+
+    ids: list[int]
+    number: int
+    seed: int
+
+
+class RowSeeds:
+    """The seeds of the rows of calls, drawn where a call has none.
+
+    They are a function of the session's seed, the component, its data rank, the version of its weights and the number
+    of the call under that version: two components draw differently, and so does each call. A run that goes on from a
+    checkpoint has later versions, and does not repeat what was drawn. Ranks of one data rank draw the same.
+    """
+
+    def __init__(self) -> None:
+        worker = current_worker()
+        seed, session = session_seed()
+        rank = _rank()
+        place = rank if worker.mesh is None else worker.mesh.data_rank()
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))  # without a session, torch's generator is what the user seeds
+        number = next(_components[session, worker.group, rank])
+        self._name = f"{seed}/{worker.group}/{number}/{place}"
+        self._lock = Lock()
+        self._version = 0
+        self._calls = count()
+
+    def on_weights(self, version: int) -> None:
+        """Begin the calls of a version that is later than those before."""
+        with self._lock:
+            if version > self._version:
+                self._version, self._calls = version, count()
+
+    def state(self) -> dict[str, int]:
+        """The version, and the calls under it so far."""
+        with self._lock:
+            call = next(self._calls)
+            self._calls = count(call)
+            return {"version": self._version, "calls": call}
+
+    def resume(self, states: Iterable[Mapping[str, int]]) -> None:
+        """Go on behind the calls of all ranks of a run before, on any layout."""
+        with self._lock:
+            self._version, call = max((one["version"], one["calls"]) for one in states)
+            self._calls = count(call)
+
+    def jobs(self, prompts: Sequence[list[int]], n: int, seed: int | None) -> list[Job]:
+        """The jobs of a call, `n` for each prompt, in the order of the prompts."""
+        seeds = [seed] * len(prompts) if seed is not None else self._drawn(len(prompts))
+        return [Job(ids, number, own) for ids, own in zip(prompts, seeds, strict=True) for number in range(n)]
+
+    def _drawn(self, rows: int) -> list[int]:
+        with self._lock:
+            call = f"{self._name}/{self._version}/{next(self._calls)}"
+        return [_number(f"{call}/{row}") for row in range(rows)]
+
+
+_components: defaultdict[tuple[int, str | None, int], Iterator[int]] = defaultdict(count)
+"""Numbers for the components of a rank in this process, by session."""
+
+
+def _rank() -> int:
+    """This process's rank in its group, or under a launcher, where every process is the driver."""
+    rank = current_worker().rank
+    return int(os.environ.get("RANK", "0")) if rank is None else rank
+
+
+def draws_of(job: Job, count: int) -> torch.Tensor:
+    """Numbers in [0, 1) of one sequence: a function of the seed, the prompt and the answer's number alone."""
+    generator = torch.Generator().manual_seed(sequence_seed(*job))
+    return torch.rand(count, dtype=torch.float64, generator=generator)
+
+
+def sequence_seed(ids: Sequence[int], number: int, seed: int) -> int:
+    """A function of a row's seed, the prompt's ids and the answer's number: a signed integer of 64 bits."""
+    return _number(f"{seed}/{number}/{','.join(map(str, ids))}")
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 class Sampler:
@@ -80,7 +236,12 @@ def own_mesh(engine: str) -> DeviceMesh | None:
     """The mesh of the sampler that is being built on this worker. ValueError: it divides the model."""
     mesh = current_worker().mesh
     if mesh is not None:
-        check_replicas(engine, mesh)
+        check_sizes(engine, mesh)
+        if mesh.size("dp") != mesh.world_size:
+            raise ValueError(
+                f"{engine} holds the whole model on each rank, but the mesh has fsdp_size={mesh.size('fsdp')} and "
+                f"tp_size={mesh.size('tp')}; use dp_size={mesh.world_size} alone"
+            )
     return mesh
 
 
@@ -116,9 +277,9 @@ def to_rollouts(
 
 def _text(one: Answer, params: SamplingParams, tokenizer: PreTrainedTokenizerBase, ends: Collection[int]) -> str:
     ids = one.ids[:-1] if one.finish == "stop" and one.ids[-1] in ends else one.ids
-    special = set(tokenizer.all_special_ids) if params.skip_special_tokens else set()
     whole = decoded(ids, tokenizer)
     start = min([whole.find(stop) for stop in params.stop if stop in whole], default=None)
+    special = set(tokenizer.all_special_ids) if params.skip_special_tokens else set()
     if special.isdisjoint(ids):
         return whole[:start]
     if start is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.chats import ends_of
@@ -14,16 +15,18 @@ from twinkle_engines.models.build import (
     read_tokenizer,
     torch_dtype,
 )
-from twinkle_engines.models.checks import limits_of
 from twinkle_engines.models.gradients import move
 from twinkle_engines.models.layout import own_device
-from twinkle_engines.samplers.gathering import Gathering
-from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
-from twinkle_engines.samplers.sampler import Sampler, own_mesh
+from twinkle_engines.models.passes import limits_of
+from twinkle_engines.samplers.sampler import (
+    Sampler,
+    SamplingParams,
+    own_mesh,
+)
 from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
 
     from peft import PeftConfig
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from twinkle_engines.models.build import Source
-    from twinkle_engines.samplers.sampler import Answer
-    from twinkle_engines.samplers.seeds import Job
+    from twinkle_engines.samplers.sampler import Answer, Job
     from twinkle_mesh import DeviceMesh
+
+
+_SECONDS = 0.003  # in which calls that were made together arrive
 
 
 @remote_class()
@@ -75,7 +80,7 @@ class TransformersSampler(Sampler):
         from transformers import GenerationConfig
 
         mesh = own_mesh("TransformersSampler")
-        kind = torch_dtype("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+        kind = torch_dtype(dtype)
         self._micro_batch_size = micro_batch_size
         own = read_tokenizer(model, tokenizer)
         self._model: Any = build_model(model, kind, lora)[0].to(own_device(mesh)).eval()
@@ -85,7 +90,7 @@ class TransformersSampler(Sampler):
         self._model.generation_config = GenerationConfig(eos_token_id=ends or None, pad_token_id=0)
         self._version, self._device = 0, self._model.device
         self._is_asleep = False
-        self._gathering = Gathering(self._write)
+        self._gathering = _Gathering(self._write)
         super().__init__(own, params, tools, chat_template_kwargs, ends)
 
     @remote_function(dispatch="slice_dp", split=("prompts",), collect="flatten")
@@ -153,3 +158,42 @@ class TransformersSampler(Sampler):
         """Note the version of the weights, which stands at each token that is written with them."""
         self._version = version
         self._seeds.on_weights(version)
+
+
+class _Gathering:
+    """Calls that wait at once, whose jobs are written together, so that 64 episodes are not 64 passes of one row.
+
+    Invariant: jobs are written on the event loop, between two awaits, where no new weights come meanwhile.
+
+    Args:
+        write: Writes an answer to each job; blocks until all are written.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Job], SamplingParams], list[Answer]]) -> None:
+        self._write = write
+        self._waiting: dict[SamplingParams, list[tuple[list[Job], asyncio.Future[list[Answer]]]]] = {}
+
+    async def answers(self, jobs: list[Job], params: SamplingParams) -> list[Answer]:
+        """The answers to jobs: waits for those of earlier calls, then for all that were asked with equal parameters."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Answer]] = loop.create_future()
+        if not self._waiting:
+            loop.call_later(_SECONDS, self._answer_all)
+        self._waiting.setdefault(params, []).append((jobs, future))
+        return await future
+
+    def _answer_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for params, calls in waiting.items():
+            open_calls = [(jobs, future) for jobs, future in calls if not future.done()]
+            try:
+                found = iter(self._write([job for jobs, _ in open_calls for job in jobs], params))
+                for jobs, future in open_calls:
+                    future.set_result([next(found) for _ in jobs])
+            except Exception as error:
+                if len(open_calls) == 1:
+                    open_calls[0][1].set_exception(error)  # its caller raises it
+                    continue
+                for one in open_calls:  # the error is that of one call: the others have their answers
+                    self._waiting = {params: [one]}
+                    self._answer_all()

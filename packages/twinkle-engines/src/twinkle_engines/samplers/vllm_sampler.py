@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
 from twinkle_engines.models.build import check_installed
-from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  as above
-from twinkle_engines.samplers.sampler import Sampler, own_mesh
+from twinkle_engines.samplers.sampler import (
+    Sampler,
+    SamplingParams,
+    own_mesh,
+)
 from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -29,11 +32,7 @@ class VLLMSampler(Sampler):
 
     Args:
         model: A folder or a hub's name; or a config, for random weights until a `WeightSync` brings some.
-        tokenizer: A tokenizer, or the folder or name of one; None for the one in the model's folder, if there is one.
-        params: How to draw in calls that do not say it, such as those of a stream.
-        lora: Adapters that a `TransformersModel` with the same ones trains.
-        tools: Tools for the template of chats: JSON schemas, or functions. A row's own "tools" go first.
-        chat_template_kwargs: Variables of the template, such as `enable_thinking`; a row's own go first.
+        tokenizer: As of `TransformersSampler`, and so params, lora, tools, chat_template_kwargs.
         device_mesh: The mesh, of the dim dp alone.
         remote_group: The group of workers that hold the engines. `tensor_parallel_size=n` takes n devices of each,
             `DeviceGroup(..., gpus_per_worker=n)`.
@@ -41,7 +40,6 @@ class VLLMSampler(Sampler):
 
     Raises:
         ImportError: vLLM is missing; the extra `vllm` brings it.
-        TypeError: For another kind of model.
         ValueError: For a mesh that divides the model, or an engine argument that is the sampler's.
     """
 

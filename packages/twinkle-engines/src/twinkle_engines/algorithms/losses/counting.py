@@ -87,24 +87,14 @@ def total_and_count(
             counts (Dr. GRPO, arXiv 2503.20783).
         constant: Tokens by which "constant" divides, above 0, such as those of the longest answer.
 
-    Raises:
-        ValueError: It is another word, the values have another shape than the batch, or the constant is not above 0.
     """
     keep = counted(batch)
-    if values.shape != keep.shape:
-        raise ValueError(
-            f"the values of a loss have the shape {tuple(values.shape)}, but the batch {tuple(keep.shape)}: one for "
-            "each token"
-        )
     values = torch.where(keep, values, 0)
     if normalize == "token":
         return values.sum(), keep.sum()
     if normalize == "constant":
-        if constant is None or not constant > 0:
-            raise ValueError(f"normalize='constant' divides by constant=, tokens above 0, got {constant}")
+        assert constant is not None
         return values.sum(), constant * _sequences(batch)
-    if normalize != "sequence":
-        raise ValueError(f"a loss is normalised by 'token', 'sequence' or 'constant', not {normalize!r}")
     share = torch.where(keep, 1 / sequence_sums(torch.ones_like(values), batch).clamp(min=1), 0)
     return (values * share).sum(), share.sum().round()
 

@@ -32,7 +32,7 @@ def rollout_page(path: str | Path) -> str:
             if number == len(lines):
                 break
             raise ValueError(f"line {number} of {path} is no row of a RolloutSink: {error!r:.80}") from error
-    page = files("twinkle_engines.tracking").joinpath("rollouts.html").read_text(encoding="utf-8")
+    page = files("twinkle.cli").joinpath("rollouts.html").read_text(encoding="utf-8")
     texts = {"INDEX": json.dumps(index), "ROWS": "\n".join(lines[: len(index)]), "NAME": json.dumps(Path(path).name)}
     # a row may have any text, also one that ends a script
     return re.sub("__(INDEX|ROWS|NAME)__", lambda found: texts[found[1]].replace("<", "\\u003c"), page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import time
@@ -57,7 +58,6 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path)
     sink.log({"loss": torch.tensor(0.5), "sync": {"seconds": 1.25}}, step=1)
     sink.log({"loss": 0.25}, step=3)
-    sink.close()
     read = EventAccumulator(str(tmp_path)).Reload()
     scalars = {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
     assert scalars == {"loss": [(1, 0.5), (3, 0.25)], "sync/seconds": [(1, 1.25)]}
@@ -68,10 +68,10 @@ def test_wandb_offline_keeps_what_was_logged(tmp_path: Path) -> None:
     sink = WandbSink(project="test", mode="offline", dir=tmp_path)
     sink.log({"loss": torch.tensor(0.5), "sync": {"seconds": 1.25}}, step=1)
     sink.log({"loss": 0.375}, step=3)
-    sink.close()
+    importlib.import_module("wandb").finish()
     (run,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     texts, until = (b"loss", b"0.5", b"0.375", b"sync/seconds", b"1.25"), time.monotonic() + 60.0
-    # Its own process writes the file, and on a busy machine the end comes after `close`.
+    # Its own process writes the file, and on a busy machine the end comes after `finish`.
     while not all(text in run.read_bytes() for text in texts):
         assert time.monotonic() < until, run.read_bytes()
         time.sleep(0.05)

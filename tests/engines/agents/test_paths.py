@@ -8,15 +8,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from agents.environment import read_message
-from agents.paths import Paths
 from chat_templates import TEMPLATES, random_chat, template_tokenizer
 
 from twinkle.engines import Rollouts
+from twinkle_engines.agents.environment import read_message
+from twinkle_engines.agents.paths import Paths
 from twinkle_engines.batches.chats import Template
 
 if TYPE_CHECKING:
-    from agents.paths import Path
+    from twinkle_engines.agents.paths import Path
 
 CONVERSATIONS = 40
 _THINKS = "{% set parts = m.content.split('</think>') %}"

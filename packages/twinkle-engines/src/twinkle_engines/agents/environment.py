@@ -94,24 +94,15 @@ class Environment:
         messages = []
         for call in action.calls:
             try:
-                text = _as_text(await _run(known, call))
+                if call.name not in known:
+                    raise ValueError(call.error or f"there is no tool {call.name!r}, but {', '.join(known) or 'none'}")
+                found = await awaited(known[call.name], **call.arguments)
+                text = found if isinstance(found, str) else json.dumps(found, default=str)
             except Exception as error:  # whatever a tool raises is what the model reads
                 text = f"{type(error).__name__}: {error}"
             message = {"role": "tool", "content": text, "name": call.name or ""}
             messages.append({**message, "tool_call_id": call.id} if call.id else message)
         return messages
-
-
-async def _run(known: Mapping[str, Callable[..., Any]], call: ToolCall) -> Any:
-    if call.name is None:
-        raise ValueError(call.error)
-    if call.name not in known:
-        raise ValueError(f"there is no tool {call.name!r}, but {', '.join(known) or 'none'}")
-    return await awaited(known[call.name], **call.arguments)
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 async def awaited(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -142,8 +133,9 @@ def read_message(
             message = {"role": "assistant", **tokenizer.parse_response(text)}
         except Exception as error:  # of a form that the template does not know
             return {"role": "assistant", "content": text}, (ToolCall(None, error=f"the call cannot be read: {error}"),)
-        return message, tuple([_of_message(call) for call in message.get("tool_calls") or ()])
-    calls = tuple([_of_json(found) for found in _CALL.findall(text)])
+        found = message.get("tool_calls") or ()
+        return message, tuple([_read_call(call.get("function", call), str(call.get("id") or "")) for call in found])
+    calls = tuple([_read_call(found) for found in _CALL.findall(text)])
     read = [call for call in calls if call.name is not None]
     message = {"role": "assistant", "content": text}
     if calls and len(read) == len(calls):
@@ -153,23 +145,12 @@ def read_message(
     return message, calls
 
 
-def _of_message(call: Mapping[str, Any]) -> ToolCall:
-    function = call.get("function", call)
-    return _checked(function, str(call.get("id") or ""))
-
-
-def _of_json(text: str) -> ToolCall:
+def _read_call(call: Any, number: str = "") -> ToolCall:
+    """A call of a mapping with its name and arguments, or of the text of one as JSON, which arguments may be too."""
     try:
-        return _checked(json.loads(text))
-    except ValueError as error:
-        return ToolCall(None, error=f"the call {text!r:.80} is no JSON: {error}")
-
-
-def _checked(function: Any, number: str = "") -> ToolCall:
-    """A call of a mapping with its name and arguments, which may be a JSON text."""
-    try:
-        arguments = function.get("arguments") or {}
+        given = json.loads(call) if isinstance(call, str) else call
+        arguments = given.get("arguments") or {}
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return ToolCall(str(function["name"]), {str(name): value for name, value in arguments.items()}, number)
+        return ToolCall(str(given["name"]), {str(name): value for name, value in arguments.items()}, number)
     except (AttributeError, KeyError, ValueError) as error:
-        return ToolCall(None, id=number, error=f"a call has a name and arguments, got {function!r:.80}: {error!r}")
+        return ToolCall(None, id=number, error=f"the call {call!r:.80} is no JSON of a name and arguments: {error!r}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agents.environment import Action, awaited, read_message
-from agents.paths import Path, Paths
-from twinkle_engines.batches.rollouts import Rollouts
-from twinkle_engines.samplers.params import SamplingParams  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_engines.agents.environment import Action, awaited, read_message
+from twinkle_engines.agents.paths import Path, Paths, rollouts_of
+from twinkle_engines.batches.rollouts import Rollouts  # noqa: TC001  read at run time: it travels over HTTP
+from twinkle_engines.samplers.sampler import SamplingParams  # noqa: TC001  as above
 from twinkle_remote import remote_class, remote_function, submit
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Episodes:
             await asyncio.gather(*tasks, return_exceptions=True)
         of_row = [made[start : start + self._n] for start in range(0, len(made), self._n)]
         found = [[paths for paths in row if paths is not None] for row in of_row]
-        return _to_rollouts(rows, found, known[2])
+        return rollouts_of(rows, found)
 
     @remote_function(dispatch="all", collect="sum")
     def stats(self) -> dict[str, int]:
@@ -163,7 +162,7 @@ class Episodes:
         paths, chat = Paths(template, ends), list[dict[str, Any]]()
         session = f"{id(environment):x}-{id(paths):x}"
         for _ in range(self._max_turns):
-            path = _observed(paths, chat, observation, template)
+            path = _observed(paths, chat, observation, params)
             room = self._max_tokens - len(path.ids)
             if room < 1 and not path.stops and len(paths.all) == 1:
                 raise ValueError(f"the first prompt has {len(path.ids)} tokens: use max_tokens above that")
@@ -171,33 +170,32 @@ class Episodes:
                 break
             limited = replace(params, max_new_tokens=min(params.max_new_tokens, room))
             answer = await submit(self._sampler.complete, [list(path.ids)], limited, session=session)
-            ids, text = paths.wrote(path, answer)
+            ids, text = paths.wrote(path, answer, params)
             message, calls = ({}, ()) if template is None else read_message(template.tokenizer, text, tools)
             if chat:
                 paths.remember(message, text)
                 chat.append(message)
-            path.answer = str(answer.completions[0]) if template is not None else ""
             action = Action(path.answer, ids, calls, path.stops[-1])
             observation, reward, done = await _asked("step", self._step_timeout, environment.step, action)
-            path.reward(float(reward))
+            path.rewards[-1] += float(reward)
             if done or observation is None:
                 path.is_cut = done == "cut" or path.stops[-1] == "length"
                 return paths.answered()
-        return paths.cut()
+        return paths.answered(cut=True)
 
 
-def _observed(paths: Paths, chat: list[dict[str, Any]], observation: Any, template: Template | None) -> Path:
+def _observed(paths: Paths, chat: list[dict[str, Any]], observation: Any, params: SamplingParams) -> Path:
     """The path that the model answers after an observation."""
     is_ids = isinstance(observation, list) and all(isinstance(one, int) for one in observation)
     if is_ids and not chat:
         return paths.of_ids(observation)
-    if is_ids or template is None:
+    if is_ids or paths.template is None:
         raise ValueError(
             "observations are texts and messages, for a sampler with a tokenizer and a chat template, or token ids in "
             f"the whole episode; got {observation!r:.80}"
         )
     chat += [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
-    return paths.of_chat(chat)
+    return paths.of_chat(chat, params)
 
 
 async def _asked(name: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
@@ -206,28 +204,3 @@ async def _asked(name: str, seconds: float, function: Callable[..., Any], *args:
         return await asyncio.wait_for(awaited(function, *args), seconds)
     except Exception as error:
         raise _EnvironmentError(name) from error
-
-
-def _to_rollouts(rows: Sequence[Any], episodes: Sequence[Sequence[Sequence[Path]]], params: SamplingParams) -> Rollouts:
-    """The paths of the episodes of rows, as sequences."""
-    paths = [path for row in episodes for episode in row for path in episode]
-    of_row = [[number for number, episode in enumerate(row) for _ in episode] for row in episodes]
-    given = [dict(row) if isinstance(row, Mapping) else {"prompt": row} for row in rows]
-    names = dict.fromkeys(name for row in given for name in row if name != "prompt")
-    rollouts = Rollouts(
-        [path.ids for path in paths],
-        [path.mask for path in paths],
-        logprobs=[path.logprobs for path in paths],
-        versions=[path.versions for path in paths],
-        rewards=[path.rewards for path in paths],
-        temperatures=[params.temperature or 1.0] * len(paths),
-        truncated_sampling=[params.is_truncated] * len(paths),
-        completions=[path.answer for path in paths],
-        finish=["length" if path.is_cut else "stop" for path in paths],
-        counts=[len(numbers) for numbers in of_row],
-        prompts=[row.get("prompt") for row in given],
-        columns={name: [row.get(name) for row in given] for name in names},
-    )
-    numbers = [number for row in of_row for number in row]
-    stops = [list(path.stops) for path in paths]
-    return rollouts.with_column("episode", numbers, by="sequence").with_column("stops", stops, by="sequence")

@@ -8,12 +8,19 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from agents.environment import Action, Environment
-from agents.episodes import Episodes
 from tiny_tokenizer import tiny_tokenizer
 
 import twinkle
-from twinkle.engines import Rollouts, SamplingParams, TransformersSampler, advantages, tiny_model
+from twinkle.engines import (
+    Action,
+    Environment,
+    Episodes,
+    Rollouts,
+    SamplingParams,
+    TransformersSampler,
+    advantages,
+    tiny_model,
+)
 from twinkle_engines.batches.chats import Template
 from twinkle_remote import current_worker, get, remote_class, remote_function
 
@@ -276,7 +283,7 @@ def test_a_real_sampler_writes_together_what_waits_and_the_same_as_alone() -> No
         alone = get(sampler.sample([ids[:start].tolist()]))
         stop = start + int((~mask[start:].bool()).nonzero()[0])
         assert alone.ids[0].tolist() == ids[:stop].tolist()
-        torch.testing.assert_close(alone.logprobs[0][start:], logprobs[start:stop])  # type: ignore[index]  # it is there
+        torch.testing.assert_close(alone.logprobs[0][start:], logprobs[start:stop])
 
 
 def test_what_one_call_asks_wrongly_is_its_own_error() -> None:

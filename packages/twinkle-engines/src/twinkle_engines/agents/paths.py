@@ -2,20 +2,23 @@
 
 Invariant: the ids of a path are those that the engine was given and those that it wrote, in order. What it wrote is
 never encoded again along a path, and a token that it wrote counts in one path alone. A turn goes on with the path whose
-text begins the new one. Where a template has rewritten the history (without earlier thoughts, say), or a client goes on
-from an earlier turn, a new path begins, with as many ids of an old one as their texts share.
+text begins the new one. Where a template has rewritten the history (without earlier thoughts, say), a client goes on
+from an earlier turn, or draws in another way, a new path begins, with as many ids of an old one as their texts share.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from twinkle_engines.batches.rollouts import Rollouts
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from twinkle_engines.batches.chats import Chat, Template
-    from twinkle_engines.batches.rollouts import Rollouts
+    from twinkle_engines.samplers.sampler import SamplingParams
 
 
 class Path:
@@ -30,6 +33,7 @@ class Path:
         stops: Why each turn ended.
         answer: Text of the last turn.
         is_cut: A limit has ended the episode.
+        params: How its answers were drawn; None before the first one.
         text: The text for which the ids stand.
         marks: Characters and tokens at the begin and at the end of each answer.
     """
@@ -41,46 +45,40 @@ class Path:
         self.versions: list[int] = [] if start is None else start.versions[:tokens]
         self.stops: list[str] = []
         self.answer, self.is_cut = "", False
+        self.params: SamplingParams | None = None
         self.marks = [(characters, tokens)] if tokens else []
 
-    def add(self, ids: list[int]) -> None:
-        """Take in tokens that the model reads."""
+    def add(self, ids: list[int], mask: int = 0, logprobs: list[float] | None = None) -> None:
+        """Take in tokens that the model reads, or has written."""
         self.ids += ids
-        self.mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
+        self.mask += [mask] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
         self.rewards += [0.0] * len(ids)
 
-    def wrote(self, answer: Rollouts, text: str) -> None:
+    def wrote(self, answer: Rollouts, text: str, params: SamplingParams | None, number: int = 0) -> None:
         """Take in what the model wrote.
 
         Args:
-            answer: One sequence: the path's ids, and those that it wrote.
+            answer: Sequences: the path's ids, and those that it wrote.
             text: Of these, with the end token.
+            params: How it was drawn.
+            number: Of the sequence.
         """
-        count, ids = len(self.ids), answer.ids[0].tolist()
+        count, ids = len(self.ids), answer.ids[number].tolist()
         if ids[:count] != self.ids:
             raise RuntimeError("the sampler has answered other ids than it was given")
-        fresh = ids[count:]
-        versions = answer.column("versions")[0].tolist()
+        versions = answer.column("versions")[number].tolist()
         self.versions += versions[count : count + 1] * (count - len(self.versions)) + versions[count:]
-        self.ids += fresh
-        self.mask += [1] * len(fresh)
-        self.logprobs += answer.column("logprobs")[0].tolist()[count:]
-        self.rewards += [0.0] * len(fresh)
-        self.stops.append(str(answer.column("finish")[0]))
-        self.marks.append((len(self.text), count))
-        self.text += text
-        self.marks.append((len(self.text), len(self.ids)))
+        self.add(ids[count:], 1, answer.column("logprobs")[number].tolist()[count:])
+        self.stops.append(str(answer.column("finish")[number]))
+        self.marks += [(len(self.text), count), (len(self.text) + len(text), len(self.ids))]
+        self.text, self.params = self.text + text, params
 
     def end(self) -> None:
         """Leave out what the model has not answered."""
         tokens = self.marks[-1][1]
         for column in (self.ids, self.mask, self.logprobs, self.rewards, self.versions):
             del column[tokens:]
-
-    def reward(self, value: float) -> None:
-        """Earn a reward at the last token."""
-        self.rewards[-1] += value
 
 
 class Paths:
@@ -93,39 +91,42 @@ class Paths:
 
     def __init__(self, template: Template | None, ends: Collection[int] = ()) -> None:
         self.all: list[Path] = []
-        self._template, self._ends = template, ends
+        self.template, self._ends = template, ends
         self._written: dict[str, str] = {}
 
-    def of_chat(self, chat: Chat) -> Path:
+    def of_chat(self, chat: Chat, params: SamplingParams | None = None) -> Path:
         """The path whose ids the model answers, for a whole chat.
 
         An answer of the chat stands there as the text that the model wrote, where the template leaves it so: calls of
         tools keep their spaces. Elsewhere it stands as the message that was read from it.
         """
-        assert self._template is not None
+        assert self.template is not None
         as_written = [
             {"role": "assistant", "content": self._written[key]} if (key := _key(turn)) in self._written else turn
             for turn in chat
         ]
-        text = self._template.text(chat, asks=True)
+        text = self.template.text(chat, asks=True)
         start, characters, tokens = self._start(text)
         if as_written != chat:
             try:
-                written = self._template.text(as_written, asks=True)
+                written = self.template.text(as_written, asks=True)
             except ValueError:  # a template that wants the calls before their answers
                 written = ""
             if (other := self._start(written))[1] > characters:
                 text, (start, characters, tokens) = written, other
-        path = self._going_on(start, characters, tokens)
-        path.add(self._encoded(text[characters:]))
-        path.text = text
-        return path
+        if start is None or tokens < len(start.ids) or start.params not in (None, params):
+            start = Path(start, characters, tokens)
+            self.all.append(start)
+        ids = self.template.tokenizer.encode(text[characters:], add_special_tokens=False)
+        start.add([int(one) for one in ids])
+        start.text = text
+        return start
 
     def of_ids(self, ids: list[int]) -> Path:
         """The path of an episode of token ids, with further ones that the model reads."""
-        path = self.all[-1] if self.all else self._going_on(None, 0, 0)
-        path.add(ids)
-        return path
+        self.all = self.all or [Path()]
+        self.all[-1].add(ids)
+        return self.all[-1]
 
     def _start(self, text: str) -> tuple[Path | None, int, int]:
         """The path and the place in it, in characters and tokens, with the longest text that begins another."""
@@ -137,41 +138,28 @@ class Paths:
                     break
         return found
 
-    def _going_on(self, start: Path | None, characters: int, tokens: int) -> Path:
-        """A path from a place on: the same one where this is its end."""
-        if start is not None and tokens == len(start.ids):
-            return start
-        self.all.append(Path(start, characters, tokens))
-        return self.all[-1]
-
-    def _encoded(self, text: str) -> list[int]:
-        assert self._template is not None
-        return [int(one) for one in self._template.tokenizer.encode(text, add_special_tokens=False)]
-
-    def wrote(self, path: Path, answer: Rollouts) -> tuple[list[int], str]:
+    def wrote(
+        self, path: Path, answer: Rollouts, params: SamplingParams | None = None, number: int = 0
+    ) -> tuple[list[int], str]:
         """Take in an answer to a path's ids; returns its ids, and its text without the end token."""
-        ids: list[int] = answer.ids[0].tolist()[len(path.ids) :]
-        if self._template is None:
-            path.wrote(answer, "")
+        ids: list[int] = answer.ids[number].tolist()[len(path.ids) :]
+        if self.template is None:
+            path.wrote(answer, "", params, number)
             return ids, ""
         is_ended = bool(ids) and ids[-1] in self._ends
-        decode = self._template.tokenizer.decode
+        decode = self.template.tokenizer.decode
         text = str(decode(ids[:-1] if is_ended else ids, clean_up_tokenization_spaces=False))
-        path.wrote(answer, str(decode(ids, clean_up_tokenization_spaces=False)))
+        path.wrote(answer, str(decode(ids, clean_up_tokenization_spaces=False)), params, number)
+        path.answer = str(answer.completions[number]) if answer.completions else ""
         return ids, text
 
-    def answered(self) -> list[Path]:
-        """The paths in which the model wrote something, without what it has not answered."""
+    def answered(self, *, cut: bool = False) -> list[Path]:
+        """The paths in which the model wrote something, without what it has not answered; `cut` where a limit ends."""
         found = [path for path in self.all if path.stops]
         for path in found:
             path.end()
+            path.is_cut |= cut
         return found
-
-    def cut(self) -> list[Path]:
-        """The same, of an episode that a limit has ended."""
-        for path in self.all:
-            path.is_cut = True
-        return self.answered()
 
     def remember(self, message: dict[str, Any], text: str) -> None:
         """Know a message of the assistant again, with the text that the model wrote."""
@@ -192,3 +180,28 @@ def _plain(arguments: Any) -> Any:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return arguments
+
+
+def rollouts_of(rows: Sequence[Any], episodes: Sequence[Sequence[Sequence[Path]]]) -> Rollouts:
+    """The paths of the episodes of rows as sequences; the keys of rows are columns."""
+    paths = [path for row in episodes for episode in row for path in episode]
+    of_row = [[number for number, episode in enumerate(row) for _ in episode] for row in episodes]
+    given = [dict(row) if isinstance(row, Mapping) else {"prompt": row} for row in rows]
+    names = dict.fromkeys(name for row in given for name in row if name != "prompt")
+    rollouts = Rollouts(
+        [path.ids for path in paths],
+        [path.mask for path in paths],
+        logprobs=[path.logprobs for path in paths],
+        versions=[path.versions for path in paths],
+        rewards=[path.rewards for path in paths],
+        temperatures=[(path.params and path.params.temperature) or 1.0 for path in paths],
+        truncated_sampling=[bool(path.params and path.params.is_truncated) for path in paths],
+        completions=[path.answer for path in paths],
+        finish=["length" if path.is_cut else "stop" for path in paths],
+        counts=[len(numbers) for numbers in of_row],
+        prompts=[row.get("prompt") for row in given],
+        columns={name: [row.get(name) for row in given] for name in names},
+    )
+    numbers = [number for row in of_row for number in row]
+    stops = [list(path.stops) for path in paths]
+    return rollouts.with_column("episode", numbers, by="sequence").with_column("stops", stops, by="sequence")

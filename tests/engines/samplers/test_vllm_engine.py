@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="anonymous files
 
 @pytest.mark.slow
 def test_another_process_reads_and_writes_the_same_memory() -> None:
-    from twinkle_engines.samplers.vllm_weights import SharedWeights
+    from twinkle_engines.samplers.vllm_engine import SharedWeights
 
     tied = torch.empty(3, 5, device="meta")
     like = {"a": tied, "counts": torch.empty(2, dtype=torch.int64, device="meta"), "head": tied}
@@ -30,7 +30,7 @@ def test_another_process_reads_and_writes_the_same_memory() -> None:
     shared.tensors["a"].copy_(torch.arange(15).view(3, 5))
     shared.tensors["counts"].copy_(torch.tensor([1 << 40, -1]))
     program = (
-        "import json, sys; from twinkle_engines.samplers.vllm_weights import mapped, tensors_in\n"
+        "import json, sys; from twinkle_engines.samplers.vllm_engine import mapped, tensors_in\n"
         "given = json.load(sys.stdin); found = tensors_in(mapped(given['path'], given['size']), given['rows'])\n"
         "print(json.dumps({name: one.tolist() for name, one in found.items()})); found['counts'][1] = 7"
     )
@@ -50,7 +50,7 @@ def test_another_process_reads_and_writes_the_same_memory() -> None:
 
 @pytest.mark.slow
 def test_the_memory_has_no_file_and_is_given_back() -> None:
-    from twinkle_engines.samplers.vllm_weights import SharedWeights
+    from twinkle_engines.samplers.vllm_engine import SharedWeights
 
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count("twinkle-weights")

@@ -1,1 +1,0 @@
-"""Metrics of a run: where they go, and how fast it is."""
