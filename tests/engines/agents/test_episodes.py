@@ -192,7 +192,7 @@ def test_what_fails_is_tried_again_then_left_out_of_its_row(caplog: pytest.LogCa
         {"prompt": "never", "turns": 1, "fails": "reset", "always": True},
         {"prompt": "hangs", "turns": 1, "fails": "late"},
     ]
-    found, episodes = run(Fails, rows, step_timeout=0.5)
+    found, episodes = run(Fails, rows, tries=2, at_once=3, reset_timeout=30.0, step_timeout=0.5)
     assert found.counts == [1, 1, 0, 0] and found.column("prompts") == ["good", "once", "never", "hangs"]
     assert found.sequence_rewards().tolist() == [1.0, 3.0]
     assert get(episodes.stats()) == {"episodes": 2, "again": 3, "left_out": 2}

@@ -40,7 +40,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Action:
-    """What a model wrote in one turn.
+    """One turn of a model.
 
     Attributes:
         text: Its text, without the end token and what the parameters skip.
@@ -116,7 +116,7 @@ async def awaited(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 def read_message(
     tokenizer: PreTrainedTokenizerBase, text: str, tools: Sequence[Any]
 ) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
-    """What a model wrote as a message of the assistant, and its calls.
+    """The message of the assistant that a model wrote, and its calls.
 
     A tokenizer with a `response_template` reads it (Transformers' `parse_response`). Without one, calls are those of
     Hermes' and Qwen's form: a JSON object with "name" and "arguments" between <tool_call> marks.

@@ -23,7 +23,7 @@ _LOG = logging.getLogger("twinkle.engines")
 
 
 class _EnvironmentError(Exception):
-    """What an environment raised, or did not do in time."""
+    """The cause is an error of an environment, or its lateness."""
 
 
 @remote_class()
@@ -146,7 +146,7 @@ class Episodes:
             first = await _asked("reset", self._reset_timeout, environment.reset, row)
             return await self._turns(environment, first)
         finally:
-            if hasattr(environment, "close"):
+            if environment is not None:
                 try:
                     await _asked("close", self._step_timeout, environment.close)
                 except _EnvironmentError as error:
@@ -199,7 +199,7 @@ def _observed(paths: Paths, chat: list[dict[str, Any]], observation: Any, params
 
 
 async def _asked(name: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
-    """What a part of an environment returns; its errors, and its lateness, are the environment's."""
+    """The result of a part of an environment; its errors, and its lateness, are the environment's."""
     try:
         return await asyncio.wait_for(awaited(function, *args), seconds)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What samplers have alike: parameters, seeds by which draws do not depend on other rows, and answers as rollouts."""
+"""Samplers: their parameters, seeds by which draws do not depend on other rows, and answers as rollouts."""
 
 from __future__ import annotations
 
