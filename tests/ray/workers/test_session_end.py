@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,13 +36,28 @@ PROGRAM = """
         def save(self):
             (FOLDER / f"saved-{os.environ['RANK']}").touch()
 
+        @twinkle.remote_function(dispatch="all")
+        def stall(self):
+            time.sleep(600)
+
+        @twinkle.remote_function(dispatch="all")
+        def pid(self):
+            return os.getpid()
+
+        @twinkle.remote_function(dispatch="all")
+        def asks(self, other):
+            other.stall()  # this task ends with that call
+
     if __name__ == "__main__":
-        twinkle.initialize("ray", groups=[DeviceGroup("actor", 2, "CPU")])
-        actor = Actor(remote_group="actor")
+        sizes = {"actor": 2, "caller": 1, "other": 1}
+        twinkle.initialize("ray", groups=[DeviceGroup(name, size, "CPU") for name, size in sizes.items()])
+        actor, caller, other = [Actor(remote_group=name) for name in sizes]
+        pid = twinkle.get(caller.pid())
+        caller.asks(other)
         for index in range(4):
             actor.step(index)
         actor.save()
-        print("MADE", flush=True)
+        print("MADE", pid, flush=True)
 """
 
 
@@ -46,11 +65,16 @@ def test_what_is_in_flight_is_done_and_a_failure_is_the_exit_status(
     joined_program: Callable[..., Any], tmp_path: Path
 ) -> None:
     running = joined_program(PROGRAM)
-    running.line("MADE", 90)
+    pid = int(running.line("MADE", 90))
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("saved-*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)  # a worker that waits for a call of its own
     assert running.process.wait(300) == 1
+    text = running.rest()
+    assert "KeyError: Actor.step failed on actor[1/2]" in text, text  # the first is raised, the others are logged
+    assert re.search(r"no caller waited for it: .*caller\[0/1\]", text), text
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
-    running.line("KeyError: Actor.step failed on actor[1/2]", 10)
-    running.line("  no caller had waited for this call when the session ended", 10)
     assert running.left_over(30) == []
 
 
