@@ -152,14 +152,6 @@ def test_gradients_and_unusual_tensors_keep_their_kind() -> None:
     assert rows.unfold(pack(rows.fold([conjugate])).open())[0][0].item() == 1 - 2j
 
 
-def test_short_and_plain_lists_are_not_cut() -> None:
-    for value in ([], [1], list(range(5000)), ["a"] * 100, [column("array", 20_000)]):
-        assert rows.fold(value) is value
-    assert isinstance(rows.fold(["x" * 1000] * 1000), rows.Chunks)
-    shared = {"prompt": "p" * 10_000}
-    assert rows.fold([shared] * 5) == [shared] * 5  # equal rows are one object in one pickle
-
-
 def test_rows_of_a_row_type_are_not_cut_by_column() -> None:
     ids = [[i] * (20_000 + i) for i in range(6)]
     rollouts = Rollouts(ids, counts=[1, 3, 0, 2], prompts=[str(i) for i in range(4)])

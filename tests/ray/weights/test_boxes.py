@@ -83,9 +83,3 @@ def test_every_element_is_in_one_region_with_all_its_holders(held: list[tuple[Bo
         for rank in ranks:
             found[where][..., rank] += 1
     assert (found == holders).all()
-
-
-def test_boxes_that_do_not_overlap_stay_as_they_are() -> None:
-    shards = {Box((2 * i, 0), (2, 5)): [i, i + 3] for i in range(3)}
-    assert disjoint(shards) == shards
-    assert disjoint({Box((), ()): [1, 0]}) == {Box((), ()): [1, 0]}

@@ -161,11 +161,6 @@ def test_a_hole_is_refused() -> None:
         make_plan(source, target)
 
 
-def test_a_hole_that_nobody_needs_is_none() -> None:
-    source = [(spec("w", (8,), [Box((0,), (3,))]),)]
-    assert received(make_plan(source, [(spec("w", (8,), [Box((1,), (2,))]),)]), 1) == [8]
-
-
 def test_huge_tensors_are_cut_and_zero_sized_ones_move_nothing() -> None:
     rank_specs = (whole("huge", 3, 1 << 33, dtype="bfloat16"), spec("none", (0, 5), []), whole("scalar"))
     plan = make_plan([rank_specs], [rank_specs], block_bytes=1 << 30)

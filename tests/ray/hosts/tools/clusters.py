@@ -38,36 +38,25 @@ def environment(hosts: Hosts, token: str) -> dict[str, str]:
     }
 
 
-def start_nodes(
-    hosts: Hosts, names: Sequence[str], variables: dict[str, str], logs: Path, *, head: str = "", amount: int = 4
-) -> str:
+def start_nodes(hosts: Hosts, names: Sequence[str], variables: dict[str, str], logs: Path, *, amount: int = 4) -> str:
     """Start a Ray node on each of some hosts, with one CPU and some devices of a type with the host's name.
 
     Args:
         hosts: The hosts; their end ends the nodes.
-        names: Those that get a node.
+        names: Those that get a node; the first becomes the head.
         variables: From `environment`.
         logs: A folder for what the nodes print.
-        head: Address of a head that runs; the first host's node becomes the head without one.
         amount: Devices of each host.
 
     Returns:
         The address of the head.
     """
-    names = list(names)
-    if not head:
-        first = names.pop(0)
-        head = f"{hosts.addresses[first]}:{HEAD_PORT}"
-        folder = f"--temp-dir={hosts.folder}/r"
-        _start(
-            hosts,
-            [first],
-            ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", "--no-monitor", folder],
-            variables,
-            logs,
-            amount,
-        )
-    _start(hosts, names, [f"--address={head}"], variables, logs, amount)
+    first, *others = names
+    head = f"{hosts.addresses[first]}:{HEAD_PORT}"
+    folder = f"--temp-dir={hosts.folder}/r"
+    own = ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false", "--no-monitor", folder]
+    _start(hosts, [first], own, variables, logs, amount)
+    _start(hosts, others, [f"--address={head}"], variables, logs, amount)
     return head
 
 
