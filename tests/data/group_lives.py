@@ -58,21 +58,22 @@ def check_group_life(number: int, group: str, workers: int) -> None:
     kind, rows = draw.choice(sorted(KINDS)), draw.sample(range(1000), draw.randint(9, 40))
     shuffle = kind not in ("stream", "mixture of one") and draw.random() < 0.6
     dataset, state, epoch, told = KINDS[kind](rows), None, 0, []
+    loader: DataLoader[Any]
     while epoch < 2:
-        ranks = draw.choice([size for size in (1, 2, 4) if workers % size == 0])
-        mesh = DeviceMesh.from_sizes(dp_size=ranks, tp_size=workers // ranks)
-        loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_size=ranks * draw.randint(1, 3),
-            device_mesh=None if ranks == 1 and draw.random() < 0.5 else mesh,
-            remote_group=group,
-            shuffle=shuffle,
-            seed=number,
-            drop_last=False,
-            prefetch_factor=draw.choice([None, 1, 3]),
-        )
-        if state is not None:
-            loader.load_state_dict(state)
+        if state is None or draw.random() < 0.6:  # otherwise the loader goes on where its loop was left
+            ranks = draw.choice([size for size in (1, 2, 4) if workers % size == 0])
+            mesh = DeviceMesh.from_sizes(dp_size=ranks, tp_size=workers // ranks)
+            options: Any = {"batch_size": ranks * draw.randint(1, 3), "shuffle": shuffle, "seed": number}
+            loader = DataLoader(
+                dataset,
+                device_mesh=None if ranks == 1 and draw.random() < 0.5 else mesh,
+                remote_group=group,
+                drop_last=False,
+                prefetch_factor=draw.choice([None, 1, 3]),
+                **options,
+            )
+            if state is not None:
+                loader.load_state_dict(state)
         for batch in loader:
             told += [row for row, valid in zip(batch, batch.valid, strict=True) if valid]
             assert loader.info is not None
@@ -80,6 +81,9 @@ def check_group_life(number: int, group: str, workers: int) -> None:
             if draw.random() < 0.3:
                 break
         state = json.loads(json.dumps(loader.state_dict()))
+        here: DataLoader[Any] = DataLoader(dataset, drop_last=False, **options)
+        here.load_state_dict(state)
+        assert here.state_dict() == state, "a loader of the driver has the same states"
         if loader.epoch > epoch:
             order = Permutation(len(rows), number, epoch).block(0, len(rows)) if shuffle else range(len(rows))
             if kind == "mixture of one":

@@ -18,25 +18,6 @@ if TYPE_CHECKING:
 datasets.disable_progress_bars()
 
 
-class Walk:
-    """An iterable that keeps its position on itself."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows, self.at = rows, 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.rows:
-            self.at += 1
-            yield self.at - 1
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
 class Held(Dataset[int]):
     """A dataset of the user's own: its rows count, its rank, place and log do not."""
 
@@ -77,9 +58,9 @@ DATASETS: dict[str, Callable[[list[int]], Any]] = {
     "tuple": tuple,
     "numpy": np.array,
     "tensor": torch.tensor,
-    "pandas": pd.Series,
+    "pandas": lambda rows: pd.Series(rows, index=range(len(rows))[::-1]),  # it is read by position, not by label
     "polars": pl.Series,
-    "columns": lambda rows: {"a": rows, "b": np.array(rows), "c": pd.Series(rows), "d": pl.Series(rows)},
+    "columns": lambda rows: {"a": rows, "b": np.array(rows), "c": pd.Series(rows, rows), "d": pl.Series(rows)},
     "column of an object": lambda rows: {"a": Held(rows), "b": rows},
     "hugging face": hf,
     "hf column": lambda rows: {"a": hf(rows)["a"]},
@@ -91,6 +72,7 @@ DATASETS: dict[str, Callable[[list[int]], Any]] = {
     "concat": lambda rows: ConcatDataset([Held(rows[:3]), Held(rows[3:])]),
     "stack": lambda rows: StackDataset(a=rows, b=rows),  # type: ignore[arg-type]  # the same
     "object": Held,
+    "built": lambda rows: lambda: Held(rows),
     "object of arrays": lambda rows: Held(np.array(rows)),
     "object of a frame": lambda rows: Held(pl.Series(rows)),
     "nested objects": lambda rows: Held(Held(rows)),
@@ -102,6 +84,13 @@ DATASETS: dict[str, Callable[[list[int]], Any]] = {
     "generator": lambda rows: functools.partial(generated, rows),
     "closure": lambda rows: lambda: iter(rows),
 }
+
+STREAMS = ("stream", "chain", "generator", "closure", "hf stream", "hf mapped stream", "hf generator")
+OWN = (
+    *("object", "built", "object of arrays", "object of a frame", "nested objects", "concat", "column of an object"),
+    "subset",
+)
+"""Datasets of the program's own, of which the fingerprint sees no rows."""
 
 
 def value_of(row: Any) -> int:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.data.test_next_passes import Counting
 
 from twinkle_data import DataLoader, Mixture
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import on, remote_class, remote_function, session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 GROUPS = [DeviceGroup("data", 4, "CPU")]
 ROWS = 23
@@ -36,31 +37,12 @@ class Drawing:
         return index, random.random(), float(np.random.rand())
 
 
-class Walk:
-    """A stream that counts its passes."""
-
-    def __init__(self) -> None:
-        self.at = self.passes = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < ROWS:
-            self.at += 1
-            yield 100 * self.passes + self.at - 1
-        self.at, self.passes = 0, self.passes + 1
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at, "passes": self.passes}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at, self.passes = state["at"], state["passes"]
-
-
 DATASETS: dict[str, Callable[[], Any]] = {
     "list": lambda: list(range(ROWS)),
     "columns": lambda: {"a": list(range(ROWS)), "b": [str(row) for row in range(ROWS)]},
     "drawing": Drawing,
     "mixture": lambda: Mixture({"list": list(range(10)), "drawing": Drawing()}, {"list": 1, "drawing": 2}),
-    "stream": Walk,
+    "stream": lambda: Counting(ROWS),
 }
 
 

@@ -6,10 +6,13 @@ import os
 import socket
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.data.rank_processes import found_by_processes
+from tests.data.test_who import NAMES as VARIABLES
+from tests.data.test_who import PROGRAMS, check, drawn, outcome, reads
 
 from twinkle_data import DataLoader, Mixture
 from twinkle_mesh import DeviceMesh
@@ -52,15 +55,8 @@ DIFFERENT: dict[str, Callable[[int], Any]] = {
 }
 
 
-def told(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except Exception as error:  # the test looks at its type
-        return f"{type(error).__name__}: {error}"
-
-
 def names_of(dataset: Any, **options: Any) -> Any:
-    return told(lambda: [row for batch in DataLoader(dataset, batch_size=4, **options) for row in batch])
+    return outcome(lambda: [row for batch in DataLoader(dataset, batch_size=4, **options) for row in batch])
 
 
 def different(rank: int) -> Any:
@@ -92,13 +88,20 @@ def peers(rank: int) -> Any:
     return names_of(NAMES, device_mesh=DeviceMesh.from_sizes(dp_size=2, tp_size=2)) if rank % 2 == 0 else []
 
 
+def programs(rank: int) -> Any:
+    """The programs of test_who.py, with a process for each rank."""
+    own: Any = {"start": "launcher", "sizes": {"dp_size": 2}, "owned": "made"}
+    plans = [drawn(seed)._replace(**own) for seed in range(PROGRAMS // 4)]
+    return [(plan, outcome(partial(reads, plan, None))) for plan in plans]
+
+
 def in_group(body: Callable[[int], Any], rank: int, world: int, port: int, seconds: float = 100) -> Any:
     """Run a body in a process group of its own; the first rank, which has the store, leaves last."""
     import torch.distributed as dist
 
     method, limit = f"tcp://127.0.0.1:{port}", timedelta(seconds=seconds)
     dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world, timeout=limit)
-    found = told(lambda: body(rank))
+    found = outcome(lambda: body(rank))
     if body is not one_reads_alone:
         dist.barrier()
     dist.destroy_process_group()
@@ -106,13 +109,14 @@ def in_group(body: Callable[[int], Any], rank: int, world: int, port: int, secon
 
 
 def work(rank: int, ports: list[int]) -> dict[str, Any]:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+    for name in VARIABLES:
         os.environ.pop(name, None)
     found = {"peers": in_group(peers, rank, 4, ports[0])}
     if rank < 2:
         found["different"] = in_group(different, rank, 2, ports[1])
         found["alike"] = in_group(alike, rank, 2, ports[2])
         found["replicated"] = in_group(replicated, rank, 2, ports[3])
+        found["programs"] = in_group(programs, rank, 2, ports[5])
         found["alone"] = in_group(one_reads_alone, rank, 2, ports[4], seconds=2)
     return found
 
@@ -121,7 +125,7 @@ def work(rank: int, ports: list[int]) -> dict[str, Any]:
 def ranks(fork_server: None) -> list[dict[str, Any]]:
     """What each of four processes has found."""
     with ExitStack() as probes:
-        ports = [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(5)]
+        ports = [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(6)]
     return found_by_processes(work, 4, ports)
 
 
@@ -146,3 +150,8 @@ def test_a_rank_that_never_reads_is_an_error_after_the_timeout_of_the_group(rank
 
 def test_of_peers_one_reader_is_enough(ranks: list[dict[str, Any]]) -> None:
     assert sorted(ranks[0]["peers"] + ranks[2]["peers"]) == NAMES
+
+
+def test_each_row_comes_once_or_an_error_to_all(ranks: list[dict[str, Any]]) -> None:
+    for (plan, one), (_, other) in zip(ranks[0]["programs"], ranks[1]["programs"], strict=True):
+        check(plan, [one, other])

@@ -1,9 +1,6 @@
 """The loader's own face: options, collate and info, epochs, one process of a launcher."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate
 
-from twinkle_data import Batch, DataLoader, NotResumableError
+from twinkle_data import Batch, DataLoader, DeviceMeshSampler, NotResumableError
 from twinkle_mesh import DeviceMesh, use_rank
 
 MESH = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
@@ -31,33 +28,12 @@ def test_collate_gets_a_batch_and_info_tells_the_same() -> None:
     assert (info.rows, info.valid) == (2, [True, True])
 
 
-def test_set_epoch_goes_to_a_front() -> None:
-    loader: DataLoader[Batch[int]] = DataLoader(list(range(30)), batch_size=8, shuffle=True)
-    next(iter(loader))
-    loader.set_epoch(0)
-    assert loader.position == 8, "it is in that epoch already"
-    loader.set_epoch(3)
-    third = [batch.indices for batch in loader]
-    again: DataLoader[Batch[int]] = DataLoader(list(range(30)), batch_size=8, shuffle=True)
-    orders = [[batch.indices for batch in again] for _ in range(4)]
-    assert orders[3] == third
-    assert len({str(order) for order in orders}) == 4
-    with pytest.raises(ValueError, match="epoch=-1"):
-        loader.set_epoch(-1)
-
-
 def test_a_batch_of_a_rank_is_marked_as_its_own() -> None:
     assert not next(iter(DataLoader(list(range(30)), batch_size=8, device_mesh=MESH))).sharded
     with use_rank(3):
         batch = next(iter(DataLoader(list(range(30)), batch_size=8, device_mesh=MESH)))
     assert batch.sharded
     assert batch.indices == [4, 5, 6, 7]
-
-
-def test_a_launched_process_takes_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "2")
-    loader: DataLoader[Batch[int]] = DataLoader(list(range(30)), batch_size=8, device_mesh=MESH)
-    assert next(iter(loader)).indices == [4, 5, 6, 7]
 
 
 def test_the_last_batch_is_filled_up_on_ranks_only() -> None:
@@ -77,16 +53,6 @@ def test_the_last_batch_is_filled_up_on_ranks_only() -> None:
     assert [len(batch) for batch in DataLoader(list(range(13)), batch_size=8)] == [8], "drop_last=True is the default"
 
 
-def test_a_loop_goes_on_after_a_break_and_ends_with_its_epoch() -> None:
-    loader: DataLoader[Batch[int]] = DataLoader(list(range(24)), batch_size=4)
-    for batch in loader:
-        assert batch.position == 0
-        break
-    assert [batch.position for batch in loader] == [4, 8, 12, 16, 20]
-    assert (loader.epoch, loader.position) == (1, 0)
-    assert [batch.epoch for batch in loader] == [1] * 6
-
-
 def test_a_loop_that_another_one_moved_is_refused() -> None:
     loader: DataLoader[Batch[int]] = DataLoader(list(range(24)), batch_size=4)
     first, second = iter(loader), iter(loader)
@@ -96,6 +62,23 @@ def test_a_loop_that_another_one_moved_is_refused() -> None:
     loader.set_epoch(2)
     with pytest.raises(RuntimeError, match="begin a new loop"):
         next(second)
+    with pytest.raises(ValueError, match="epoch=-1"):
+        loader.set_epoch(-1)
+
+
+def test_launched_processes_divide_over_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    batch = next(iter(DataLoader(list(range(24)), batch_size=8)))
+    assert (batch.indices, batch.sharded) == ([4, 5, 6, 7], True)
+    peers = DataLoader(list(range(24)), batch_size=8, device_mesh=DeviceMesh.from_sizes(tp_size=2))
+    assert next(iter(peers)).indices == list(range(8))
+    with pytest.raises(ValueError, match="device_mesh has 4 ranks"):
+        DataLoader(list(range(24)), batch_size=8, device_mesh=DeviceMesh.from_sizes(dp_size=4))
+    with pytest.raises(ValueError, match="device_mesh has 4 ranks"):
+        list(DeviceMeshSampler([[1]], DeviceMesh.from_sizes(dp_size=4)))
+    with pytest.raises(ValueError, match="multiple of the 2 data ranks"):
+        DataLoader(list(range(24)), batch_size=7)
 
 
 def test_whole_numbers_of_numpy() -> None:
@@ -107,51 +90,6 @@ def test_whole_numbers_of_numpy() -> None:
     assert (state["seed"], state["epoch"], state["position"]) == (3, 0, 4)
     with pytest.raises(TypeError, match="float"):
         DataLoader(list(range(24)), batch_size=4.0)  # type: ignore[call-overload]  # on purpose
-
-
-LAUNCHED = """
-import json, os, sys
-from twinkle_data import DataLoader, DeviceMeshSampler
-from twinkle_mesh import DeviceMesh
-
-told = {}
-loader = DataLoader(list(range(24)), batch_size=8, shuffle=True)
-told["rows"] = [batch.indices for batch in loader]
-told["sharded"] = next(iter(loader)).sharded
-peers = DataLoader(list(range(24)), batch_size=8, device_mesh=DeviceMesh.from_sizes(tp_size=2))
-told["mesh"] = [batch.indices for batch in peers]
-for make in (DataLoader, DeviceMeshSampler):
-    mesh = DeviceMesh.from_sizes(dp_size=4)
-    try:
-        DataLoader(list(range(24)), batch_size=8, device_mesh=mesh) if make is DataLoader else make([[1]], mesh)
-    except ValueError as error:
-        told[make.__name__] = str(error)
-try:
-    DataLoader(list(range(24)), batch_size=7)
-except ValueError as error:
-    told["uneven"] = str(error)
-open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").write(json.dumps(told))
-"""
-
-
-@pytest.mark.slow
-def test_launched_processes_divide_over_all_ranks(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(LAUNCHED)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(program), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    told = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
-    whole = [batch.indices for batch in DataLoader(list(range(24)), batch_size=8, shuffle=True)]
-    assert [left + right for left, right in zip(told[0]["rows"], told[1]["rows"], strict=True)] == whole
-    for own in told:
-        assert own["sharded"]
-        assert own["mesh"] == [list(range(start, start + 8)) for start in (0, 8, 16)], "tp peers see the same"
-        for name in ("DataLoader", "DeviceMeshSampler"):
-            assert "device_mesh has 4 ranks" in own[name]
-        assert "multiple of the 2 data ranks" in own["uneven"]
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,18 @@ EPOCHS = 4
 class Walk:
     """Goes back to its start at its end."""
 
-    def __init__(self) -> None:
-        self.at = 0
+    def __init__(self, rows: int = ROWS) -> None:
+        self.rows, self.at = rows, 0
 
     def __iter__(self) -> Iterator[int]:
         order = self.order()
-        while self.at < ROWS:
+        while self.at < self.rows:
             self.at += 1
             yield order[self.at - 1]
         self.at = 0
 
     def order(self) -> list[int]:
-        return list(range(ROWS))
+        return list(range(self.rows))
 
     def state_dict(self) -> dict[str, Any]:
         return {"at": self.at}
@@ -51,7 +51,7 @@ class Counting(Walk):
         self.passes += 1
 
     def order(self) -> list[int]:
-        found: list[int] = np.random.default_rng(self.passes).permutation(ROWS).tolist()
+        found: list[int] = np.random.default_rng(self.passes).permutation(self.rows).tolist()
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,19 +142,38 @@ class Restarting(Walk):
     """Holds such an iterator."""
 
     def __init__(self) -> None:
-        self.rows = Again()
+        self.walk = Again()
 
     def __iter__(self) -> Iterator[int]:
-        return self.rows
+        return self.walk
 
     def state_dict(self) -> dict[str, Any]:
-        return {"at": self.rows.at}
+        return {"at": self.walk.at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows.at = state["at"]
+        self.walk.at = state["at"]
 
 
-@pytest.mark.parametrize("kind", [Walk, Counting, Drawing, Resuming, Loaded, Staying, Restarting])
+class Live(Walk):
+    """Gives out, and keeps, the dict that it counts in."""
+
+    def __init__(self) -> None:
+        self.place = {"at": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        while self.place["at"] < ROWS:
+            self.place["at"] += 1
+            yield self.place["at"] - 1
+        self.place["at"] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.place
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state
+
+
+@pytest.mark.parametrize("kind", [Walk, Counting, Drawing, Resuming, Loaded, Staying, Restarting, Live])
 def test_epochs_are_those_of_a_plain_loop(kind: type[Walk]) -> None:
     plain = kind()
     expected = [row for _ in range(EPOCHS) for row in (range(ROWS) if kind is Staying else plain)]

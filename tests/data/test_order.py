@@ -1,7 +1,5 @@
 """The permutation: exact for every length, the same everywhere, and without visible structure."""
 
-import subprocess
-import sys
 from collections import Counter
 from itertools import permutations
 from math import factorial, sqrt
@@ -12,22 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from twinkle_data.order import ALGORITHM, Permutation, derive, derive_each
+from twinkle_data.order import ALGORITHM, Permutation
 
 LARGE, SORTED_BELOW = 1_000_003, 1 << 14
 KEYS = st.integers(0, 2**64 - 1)
 
 
-@given(st.integers(0, 3000), KEYS, st.integers(0, 50))
-@settings(max_examples=60, deadline=None)
-def test_small_lengths_are_bijections(length: int, seed: int, epoch: int) -> None:
-    assert sorted(Permutation(length, seed, epoch).block(0, length).tolist()) == list(range(length))
-
-
-@given(st.integers(SORTED_BELOW - 2, 60_000), KEYS)
-@settings(max_examples=25, deadline=None)
-def test_feistel_lengths_are_bijections(length: int, seed: int) -> None:
-    assert np.array_equal(np.sort(Permutation(length, seed).block(0, length)), np.arange(length))
+@given(st.integers(0, 3000) | st.integers(SORTED_BELOW - 2, 60_000), KEYS, st.integers(0, 50))
+@settings(max_examples=80, deadline=None)
+def test_orders_are_bijections(length: int, seed: int, epoch: int) -> None:
+    assert np.array_equal(np.sort(Permutation(length, seed, epoch).block(0, length)), np.arange(length))
 
 
 @given(st.integers(1, 2**62), KEYS, st.data())
@@ -52,19 +44,6 @@ def test_known_answers() -> None:
         797794920091674532,
         4040008821024552947,
     ]
-
-
-def test_another_process_agrees() -> None:
-    program = (
-        "from twinkle_data.order import Permutation; print([Permutation(n, 3, 4).block(n // 2, n // 2 + 4).tolist()"
-        " for n in (10, 20_000, 10**12)])"
-    )
-    environment = {"PYTHONHASHSEED": "123", "PATH": ""}
-    told = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=True
-    )
-    here = [Permutation(n, 3, 4).block(n // 2, n // 2 + 4).tolist() for n in (10, 20_000, 10**12)]
-    assert told.stdout.strip() == str(here)
 
 
 def chi_squared(observed: NDArray[np.float64], expected: float) -> float:
@@ -119,9 +98,3 @@ def test_seeds_epochs_and_lengths_give_unrelated_orders(length: int) -> None:
     for other in others:
         fixed = int((reference == other.block(0, length - 1)).sum())
         assert fixed <= 10, "unrelated orders agree in about one place"
-
-
-def test_keys_in_bulk_are_the_keys_one_by_one() -> None:
-    parts = np.array([0, 1, 5, 2**63], dtype=np.uint64)
-    assert derive_each(derive(3, 4), parts).tolist() == [derive(3, 4, int(part)) for part in parts]
-    assert derive(1, 2) != derive(2, 1)

@@ -1,6 +1,6 @@
-"""Programs of a loader against a page of plain Python: loops, breaks, jumps, states, copies, errors, Ctrl-C.
+"""Programs of a loader against a page of plain Python: any dataset; loops, jumps, states, copies, errors, Ctrl-C.
 
-`TWINKLE_LIVES=2000` runs as many of them. Lives (test_lives.py) draw the dataset; programs draw what is done with it.
+`TWINKLE_LIVES=2000` runs as many of them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import os
 import pickle
 import random
 from collections import Counter
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from tests.data.kinds_of_datasets import DATASETS, OWN, STREAMS, value_of
+from tests.data.on_ranks import on_ranks, rows_of
 
-from twinkle_data import BadSampleError, DataLoader, Mixture
+from twinkle_data import BadSampleError, DataLoader, Mixture, StateMismatchError
 from twinkle_data.order import Permutation
-from twinkle_mesh import DeviceMesh, use_rank
+from twinkle_mesh import DeviceMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
-PROGRAMS = int(os.environ.get("TWINKLE_LIVES", "120"))
+PROGRAMS = int(os.environ.get("TWINKLE_LIVES", "160"))
 
 
 class BrokenError(Exception):
@@ -32,18 +35,18 @@ class BrokenError(Exception):
 class Rows:
     """Numbers, some of which raise once."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
         self.raises: dict[int, BaseException] = {}
 
     def __len__(self) -> int:
-        return self.length
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> int:
         error = self.raises.pop(index, None)
         if error is not None:
             raise error
-        return index
+        return self.rows[index]
 
 
 class Together(Rows):
@@ -53,10 +56,25 @@ class Together(Rows):
         return [self[index] for index in indices]
 
 
+FAILING = {"rows that raise": Rows, "rows that raise together": Together}
+KINDS: dict[str, Callable[[list[int]], Any]] = {**DATASETS, **FAILING}
+
+
+@cache
+def plain_pass(kind: str, values: tuple[int, ...], epoch: int) -> Sequence[int]:
+    """The rows of an epoch without a loader; Hugging Face's streams read their shards in an order of the epoch's."""
+    if not kind.startswith("hf") or kind not in STREAMS:
+        return values
+    stream = KINDS[kind](list(values))
+    stream.set_epoch(epoch)
+    return [value_of(row) for row in stream]
+
+
 class Page(NamedTuple):
     """The reference: what a loader is to give, by a position alone."""
 
-    length: int
+    kind: str
+    values: tuple[int, ...]
     seed: int
     shuffle: bool
     batch_size: int
@@ -64,23 +82,30 @@ class Page(NamedTuple):
     epoch: int = 0
     position: int = 0
 
-    def order(self) -> list[int]:
-        whole = Permutation(self.length, self.seed, self.epoch).block(0, self.length).tolist()
-        return whole if self.shuffle else list(range(self.length))
+    def indices(self) -> list[int]:
+        whole = list(range(len(self.values)))
+        if self.shuffle:
+            whole = Permutation(len(whole), self.seed, self.epoch).block(0, len(whole)).tolist()
+        return whole[self.position : self.position + self.batch_size]
 
     def rows(self) -> list[int]:
-        return self.order()[self.position : self.position + self.batch_size]
+        values = plain_pass(self.kind, self.values, self.epoch)
+        return [values[index] for index in self.indices()]
 
     def steps_left(self) -> int:
-        full, rest = divmod(self.length - self.position, self.batch_size)
+        full, rest = divmod(len(self.values) - self.position, self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def at(self, epoch: int, position: int) -> Page:
+        """The end of an epoch is the start of the next one; of a stream it is not known before it is read."""
         moved = self._replace(epoch=epoch, position=position)
-        return moved if moved.steps_left() else moved._replace(epoch=epoch + 1, position=0)
+        return moved if self.kind in STREAMS or moved.steps_left() else moved._replace(epoch=epoch + 1, position=0)
 
     def after_a_step(self) -> Page:
         return self.at(self.epoch, self.position + len(self.rows()))
+
+    def in_epoch(self, epoch: int) -> bool:
+        return self.epoch == epoch and self.steps_left() > 0
 
 
 class Program:
@@ -88,8 +113,9 @@ class Program:
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
-        self.kind = draw.choice([Rows, Together])
-        self.length, self.seed, self.shuffle = draw.randint(6, 30), draw.randrange(50), draw.random() < 0.6
+        self.kind = draw.choice([*sorted(DATASETS), *sorted(FAILING) * 7])
+        self.rows, self.stream = draw.sample(range(100), draw.randint(8, 30)), self.kind in STREAMS
+        self.seed, self.shuffle = draw.randrange(50), not self.stream and draw.random() < 0.6
         self.saved: list[dict[str, Any]] = []
         self.loaders: list[DataLoader[Any]] = []
         self.build(None)
@@ -98,82 +124,76 @@ class Program:
         """New loaders, on other ranks, with other options."""
         draw = self.draw
         ranks = draw.choice([1, 1, 2, 3])
-        batch_size = ranks * draw.randint(1, min(3, self.length // ranks))
-        drop_last = draw.random() < 0.4
-        self.workers = int(draw.random() < 0.05)
+        self.workers = int(draw.random() < 0.04)
         self.mesh = DeviceMesh.from_sizes(dp_size=ranks, tp_size=draw.choice([1, 2]))
-        options: Any = {"num_workers": self.workers, "collate_fn": draw.choice([None, list])}
+        batch_size, drop_last = ranks * draw.randint(1, min(3, len(self.rows) // ranks)), draw.random() < 0.4
+        options: Any = {
+            "batch_size": batch_size,
+            "drop_last": drop_last,
+            "collate_fn": draw.choice([None, list]),
+            "sample_seeds": draw.random() < 0.5,
+            "num_workers": self.workers,
+        }
         if self.workers:
             options |= {"prefetch_factor": draw.randint(1, 3), "persistent_workers": draw.random() < 0.5}
-        self.datasets = [self.kind(self.length) for _ in range(ranks)]
+        self.datasets = [KINDS[self.kind](list(self.rows)) for _ in range(ranks)]
 
-        def make(dataset: Rows) -> DataLoader[Any]:
-            loader: DataLoader[Any] = DataLoader(
-                dataset,
-                batch_size=batch_size,
-                device_mesh=self.mesh,
-                shuffle=self.shuffle,
-                seed=self.seed,
-                drop_last=drop_last,
-                **options,
-            )
+        def make(dataset: Any) -> DataLoader[Any]:
+            fixed: Any = {"device_mesh": self.mesh, "shuffle": self.shuffle, "seed": self.seed}
+            loader: DataLoader[Any] = DataLoader(dataset, **fixed, **options)
             if state is not None:
                 loader.load_state_dict(state)
             return loader
 
-        self.loaders = self.on_ranks(make, self.datasets)
-        self.page = Page(self.length, self.seed, self.shuffle, batch_size, drop_last)
+        if state is not None and not self.stream and self.kind not in (*OWN, *FAILING):
+            with pytest.raises(StateMismatchError):
+                on_ranks(self.mesh, make, [KINDS[self.kind]([777, *self.rows[1:]])] * ranks)
+        self.loaders = on_ranks(self.mesh, make, self.datasets)
+        self.page = Page(self.kind, tuple(self.rows), self.seed, self.shuffle, batch_size, drop_last)
         if state is not None:
             self.page = self.page.at(state["epoch"], state["position"])
 
-    def on_ranks(self, job: Callable[[Any], Any], values: list[Any] | None = None) -> list[Any]:
-        found = []
-        for rank, value in zip(self.mesh.collect_ranks, self.loaders if values is None else values, strict=True):
-            with use_rank(rank):
-                found.append(job(value))
-        return found
+    def each(self, job: Callable[..., Any], *values: list[Any]) -> list[Any]:
+        return on_ranks(self.mesh, job, *(values or (self.loaders,)))
+
+    def step(self, batches: Any, flags: Any) -> list[int]:
+        """The rows of a step of all ranks."""
+        parts = zip(batches, flags, strict=True)
+        return [value_of(row) for part in parts for row, valid in zip(*part, strict=True) if valid]
 
     def take(self, batches: list[Any]) -> None:
         """Compare a step with the page, and go on."""
-        rows = []
-        for loader, batch in zip(self.loaders, batches, strict=True):
-            assert loader.info is not None
-            rows += [row for row, valid in zip(batch, loader.info.valid, strict=True) if valid]
-        assert rows == self.page.rows()
+        assert self.step(batches, [loader.info.valid for loader in self.loaders if loader.info]) == self.page.rows()
         self.page = self.page.after_a_step()
 
     def check(self) -> None:
-        assert self.on_ranks(len) == [self.page.steps_left()] * len(self.loaders)
+        assert self.stream or self.each(len) == [self.page.steps_left()] * len(self.loaders)
         for loader in self.loaders:
             assert (loader.epoch, loader.position) == (self.page.epoch, self.page.position)
 
     def loop(self) -> None:
         """A `for` loop that is left after some steps, or at the end of its epoch."""
         epoch = self.page.epoch
-        loops = self.on_ranks(iter)
+        loops = self.each(iter)
         for _ in range(self.draw.randint(1, 6)):
-            if self.page.epoch != epoch:
-                assert self.on_ranks(lambda running: next(running, None), loops) == [None] * len(loops)
+            if not self.page.in_epoch(epoch):
+                assert self.each(lambda running: next(running, None), loops) == [None] * len(loops)
+                self.page = self.page.at(epoch + 1, 0)
                 break
-            self.take(self.on_ranks(next, loops))
+            self.take(self.each(next, loops))
 
     def rest(self) -> None:
         """A `for` loop over the rest of the epoch."""
-        expected, page = [], self.page
-        while page.epoch == self.page.epoch:
-            expected.append(page.rows())
-            page = page.after_a_step()
-        by_rank = self.on_ranks(lambda loader: [(list(batch), loader.info.valid) for batch in loader])
-        steps = [
-            [row for batch, flags in parts for row, valid in zip(batch, flags, strict=True) if valid]
-            for parts in zip(*by_rank, strict=True)
-        ]
-        assert steps == expected
-        self.page = page
+        expected, epoch = [], self.page.epoch
+        while self.page.in_epoch(epoch):
+            expected.append(self.page.rows())
+            self.page = self.page.after_a_step()
+        by_rank = self.each(lambda loader: [(list(batch), loader.info.valid) for batch in loader])
+        assert [self.step(*zip(*parts, strict=True)) for parts in zip(*by_rank, strict=True)] == expected
+        self.page = self.page.at(epoch + 1, 0)
 
     def save(self) -> None:
-        states = {json.dumps(loader.state_dict()) for loader in self.loaders}
-        (state,) = states
+        (state,) = {json.dumps(loader.state_dict()) for loader in self.loaders}
         self.saved.append(json.loads(state))
 
     def load(self) -> None:
@@ -183,25 +203,25 @@ class Program:
         if self.draw.random() < 0.6:
             self.build(state)
             return
-        self.on_ranks(lambda loader: loader.load_state_dict(state))
+        self.each(lambda loader: loader.load_state_dict(state))
         self.page = self.page.at(state["epoch"], state["position"])
 
     def jump(self) -> None:
         epoch = self.draw.choice([self.page.epoch, self.page.epoch + 1, 0, 5])
-        self.on_ranks(lambda loader: loader.set_epoch(epoch))
+        self.each(lambda loader: loader.set_epoch(epoch))
         if epoch != self.page.epoch:
             self.page = self.page.at(epoch, 0)
 
     def copy(self) -> None:
-        if not self.workers:
+        if not self.workers and self.kind != "closure":
             pairs = pickle.loads(pickle.dumps(list(zip(self.loaders, self.datasets, strict=True))))
             self.loaders, self.datasets = [list(one) for one in zip(*pairs, strict=True)]
 
     def fail(self) -> None:
         """A sample raises, or Ctrl-C comes while it is read: the step is not counted, and comes again."""
-        if self.workers:
+        if self.workers or self.kind not in FAILING:
             return
-        wrong = self.draw.choice(self.page.rows())
+        wrong = self.draw.choice(self.page.indices())
         error = self.draw.choice([BrokenError("broken"), KeyboardInterrupt()])
         for dataset in self.datasets:
             dataset.raises[wrong] = error
@@ -213,16 +233,12 @@ class Program:
                 assert (loader.epoch, loader.position) == (self.page.epoch, self.page.position)
                 return None
 
-        batches = self.on_ranks(attempt)
+        batches = self.each(attempt)
         # What is read together is read once more, row by row, unless Ctrl-C came.
-        assert None in batches or (self.kind is Together and isinstance(error, BrokenError))
+        assert None in batches or ("together" in self.kind and isinstance(error, BrokenError))
         for dataset in self.datasets:
             dataset.raises.clear()
-        again = self.on_ranks(
-            lambda pair: next(iter(pair[0])) if pair[1] is None else pair[1],
-            list(zip(self.loaders, batches, strict=True)),
-        )
-        self.take(again)
+        self.take(self.each(lambda one, got: next(iter(one)) if got is None else got, self.loaders, batches))
 
 
 OPERATIONS = ("loop", "loop", "rest", "save", "load", "load", "jump", "copy", "fail")
@@ -250,6 +266,16 @@ def test_a_program_gives_what_a_page_gives(part: int) -> None:
         run_program(seed)
 
 
+def loaders_of(dataset: Any, state: dict[str, Any] | None, mesh: DeviceMesh, **options: Any) -> list[DataLoader[Any]]:
+    def make() -> DataLoader[Any]:
+        loader: DataLoader[Any] = DataLoader(dataset, device_mesh=mesh, drop_last=False, **options)
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    return on_ranks(mesh, make)
+
+
 def packed_run(seed: int) -> None:
     """Packs on changing ranks, with changing budgets: each sample once, in the order's steps, never beyond a budget."""
     draw = random.Random(seed)
@@ -262,21 +288,12 @@ def packed_run(seed: int) -> None:
     while True:
         ranks, budget, size = draw.choice([1, 2, 3]), draw.randint(20, 50), draw.randint(3, 20)
         mesh = DeviceMesh.from_sizes(dp_size=ranks)
-        options: Any = {"batch_size": size, "device_mesh": mesh, "shuffle": shuffle, "seed": 3}
-        loaders: list[DataLoader[Any]] = []
-        loops: list[Iterator[Any]] = []
-        for rank in range(ranks):
-            with use_rank(rank):
-                loader: DataLoader[Any] = DataLoader(rows, max_tokens=budget, drop_last=False, **options)
-                if state is not None:
-                    loader.load_state_dict(state)
-                loaders.append(loader)
-                loops.append(iter(loader))
+        options: Any = {"batch_size": size, "max_tokens": budget, "shuffle": shuffle, "seed": 3}
+        loaders = loaders_of(rows, state, mesh, **options)
+        loops = on_ranks(mesh, iter, loaders)
         for _ in range(draw.randint(1, 3)):
             left, step = len(loaders[0]), []
-            for rank, loop in enumerate(loops):
-                with use_rank(rank):
-                    (pack,) = next(loop)
+            for (pack,) in on_ranks(mesh, next, loops):
                 assert len(pack) and sum(len(row["input_ids"]) for row in pack) <= budget
                 step += [row for row, valid in zip(pack.indices, pack.valid, strict=True) if valid]
             assert sorted(step) == sorted(order[len(told) : len(told) + len(step)])
@@ -307,25 +324,14 @@ def mixed_run(seed: int) -> None:
         while step < len(mixture):
             ranks = draw.choice([1, 2, 3])
             size, mesh = ranks * draw.randint(1, 3), DeviceMesh.from_sizes(dp_size=ranks)
-            taken, rows = draw.randint(1, 4), []
-            for rank in range(ranks):
-                with use_rank(rank):
-                    loader: DataLoader[Any] = DataLoader(
-                        mixture, batch_size=size, device_mesh=mesh, shuffle=shuffle, seed=seed, drop_last=False
-                    )
-                    if state is not None:
-                        loader.load_state_dict(state)
-                    assert (loader.epoch, loader.position) == (epoch, step)
-                    rows += [
-                        row
-                        for batch in islice(loader, taken)
-                        for row, valid in zip(batch, batch.valid, strict=True)
-                        if valid
-                    ]
+            taken = draw.randint(1, 4)
+            loaders = loaders_of(mixture, state, mesh, batch_size=size, shuffle=shuffle, seed=seed)
+            assert {(loader.epoch, loader.position) for loader in loaders} == {(epoch, step)}
+            rows = rows_of(sum(on_ranks(mesh, lambda loader: list(islice(loader, taken)), loaders), []))  # noqa: B023, RUF017  runs at once
             told.update(rows)
             mine.update(name for name, _ in rows)
             step += len(rows)
-            state = json.loads(json.dumps(loader.state_dict()))
+            state = json.loads(json.dumps(loaders[-1].state_dict()))
         assert dict(mine) == {name: share for name, share in zip(lengths, mixture.shares, strict=True) if share}
     for name, length in lengths.items():
         counts = [told[name, row] for row in range(length)]

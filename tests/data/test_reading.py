@@ -1,8 +1,6 @@
 """Randomness of samples: a function of (seed, epoch, index), and nobody else's generator is moved."""
 
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from tests.data.augmented import Augmented, Draws, epoch_of
+from tests.data.on_ranks import on_ranks
 
 from twinkle_data import BadSampleError, Batch, DataLoader, sample_seed
-from twinkle_mesh import DeviceMesh, use_rank
+from twinkle_mesh import DeviceMesh
 
 
 class AtOnce(Augmented):
@@ -44,6 +43,9 @@ def test_draws_depend_on_the_sample_alone(kind: type[Augmented]) -> None:
     assert epoch_of(kind(), num_workers=1, batch_size=8) == reference
     random.seed(99)
     assert epoch_of(kind()) == reference
+    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
+    shares = on_ranks(mesh, lambda: epoch_of(kind(), device_mesh=mesh))
+    assert [len(share) for share in shares] == [12, 12] and shares[0] | shares[1] == reference
 
 
 def test_draws_change_with_seed_and_epoch() -> None:
@@ -52,27 +54,6 @@ def test_draws_change_with_seed_and_epoch() -> None:
     other = epoch_of(Augmented(), seed=6)
     drawn = {draws[1] for batch in (first, second, other.values()) for draws in batch}
     assert len(drawn) == 3 * 24
-
-
-def test_peers_draw_alike_and_data_ranks_apart() -> None:
-    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
-    seen = []
-    for rank in range(4):
-        with use_rank(rank):
-            seen.append(epoch_of(Augmented(), device_mesh=mesh))
-    assert seen[0] == seen[1]
-    assert seen[2] == seen[3]
-    assert not seen[0].keys() & seen[2].keys()
-
-
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
-def test_a_resumed_run_draws_the_same(options: dict[str, Any]) -> None:
-    whole = list(DataLoader(Augmented(), batch_size=4, shuffle=True))
-    loader: DataLoader[Batch[Draws]] = DataLoader(Augmented(), batch_size=4, shuffle=True, **options)
-    next(iter(loader))
-    again: DataLoader[Batch[Draws]] = DataLoader(Augmented(), batch_size=4, shuffle=True)
-    again.load_state_dict(loader.state_dict())
-    assert list(again) == whole[1:]
 
 
 class Counted(Rarely):
@@ -169,36 +150,6 @@ def test_unseeded_processes_draw_anew_in_every_epoch() -> None:
 def test_sample_seed_speaks_only_while_a_sample_is_read() -> None:
     with pytest.raises(RuntimeError, match="reads a sample"):
         sample_seed()
-
-
-LATE_IMPORTS = """
-import sys
-from twinkle_data import DataLoader
-
-class Late:
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        import random, numpy, torch
-        return random.random(), float(numpy.random.rand()), float(torch.rand(()))
-
-assert "torch" not in sys.modules  # it is loaded with the first sample that may draw
-print([list(batch) for batch in DataLoader(Late(), batch_size=4)])
-"""
-
-
-class Early(Augmented):
-    def __getitem__(self, index: int) -> Any:
-        return random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-@pytest.mark.slow
-def test_libraries_that_are_imported_later_are_seeded_as_those_imported_before() -> None:
-    told = subprocess.run([sys.executable, "-c", LATE_IMPORTS], capture_output=True, text=True, check=True, timeout=300)
-    loader: DataLoader[Any] = DataLoader(Early(), batch_size=4)
-    batches = [list(batch) for batch in loader]
-    assert told.stdout.strip() == str(batches[:2])
 
 
 class Bad(Augmented):

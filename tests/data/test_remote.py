@@ -1,6 +1,5 @@
 """Loaders on a group: one for each data rank, lazy global batches, a position that lives with the loop."""
 
-import json
 import os
 import threading
 from collections import Counter
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from tests.data.group_lives import check_group_life
 
-from twinkle_data import BadSampleError, Batch, DataLoader, Mixture, StateMismatchError
+from twinkle_data import BadSampleError, Batch, DataLoader
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import (
     Lazy,
@@ -117,37 +116,6 @@ def test_a_batch_goes_to_another_mesh_unfetched(threads: None) -> None:
     assert not any(record.driver_fetched for record in reads)
 
 
-@pytest.mark.parametrize("stop", [0, 1, 2, 3])
-def test_the_state_counts_what_the_loop_was_given(threads: None, stop: int) -> None:
-    own = loader(prefetch_factor=2)
-    loop = iter(own)
-    for _ in range(stop):
-        next(loop)
-    state = json.loads(json.dumps(own.state_dict()))
-    assert (state["epoch"], state["position"]) == ((1, 0) if stop == 3 else (0, 8 * stop))
-    again = loader(batch_size=4, device_mesh=DeviceMesh.from_sizes(dp_size=4))
-    again.load_state_dict(state)
-    rest = [index for batch in again for index, valid in zip(batch.indices, batch.valid, strict=True) if valid]
-    order = [index for batch in plain() for index in batch.indices]
-    assert stop == 3 or rest == order[8 * stop :]
-    local: DataLoader[Batch[Any]] = DataLoader(SAMPLES, batch_size=8, shuffle=True, drop_last=False)
-    local.load_state_dict(state)
-    assert local.state_dict() == state
-    with pytest.raises(StateMismatchError, match="seed"):
-        loader(seed=1).load_state_dict(state)
-
-
-def test_leaving_and_coming_back_loses_nothing(threads: None) -> None:
-    own = loader(Watched(), on_error="skip")
-    seen = []
-    for batch in own:
-        seen += batch.indices
-        break
-    for batch in own:
-        seen += batch.indices
-    assert seen == [index for batch in plain() for index in batch.indices]
-
-
 def test_a_bad_sample_stops_the_loop_where_it_is(threads: None) -> None:
     own = loader(Watched(), shuffle=False)
     loop = iter(own)
@@ -185,25 +153,6 @@ def test_lives_on_a_group(threads: None) -> None:
     """`TWINKLE_LIVES=2000` runs as many of them."""
     for number in range(int(os.environ.get("TWINKLE_LIVES", "12"))):
         check_group_life(number, "data", 4)
-
-
-def _stream() -> Iterator[int]:
-    yield from SAMPLES
-
-
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        _stream,
-        Mixture({"one": SAMPLES[:11], "two": SAMPLES[11:]}),
-    ],
-)
-def test_every_kind_of_dataset(threads: None, dataset: object) -> None:
-    own = loader(dataset, shuffle=False)
-    expected = DataLoader(dataset, batch_size=8, drop_last=False)
-    for _ in range(2):
-        assert [list(batch) for batch in own] == [list(batch) for batch in expected]
-    assert own.state_dict() == expected.state_dict()
 
 
 def test_packs_go_to_the_ranks_whole(threads: None) -> None:

@@ -38,28 +38,6 @@ class Table(Squares):
         return [index * index for index in indices]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "first"),
-    [
-        ([5, 6, 7], 5),
-        ((5, 6, 7), 5),
-        (range(5, 8), 5),
-        (np.arange(5, 8), 5),
-        (torch.arange(5, 8), 5),
-        ({"a": np.arange(5, 8), "b": ["x", "y", "z"]}, {"a": 5, "b": "x"}),
-        (TensorDataset(torch.arange(5, 8)), (torch.tensor(5),)),
-        (Subset([4, 5, 6], [1, 2]), 5),  # type: ignore[arg-type]  # a list is indexed like a dataset
-        (Squares, 0),
-        (lambda: [5, 6], 5),
-    ],
-)
-def test_every_kind(dataset: object, first: object) -> None:
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size=2)
-    batch = next(iter(loader))
-    assert len(batch) == 2
-    assert batch[0] == first
-
-
 def test_rows_are_read_together_where_they_need_no_seeds() -> None:
     for seeds in (False, True):
         table = Table()
@@ -69,14 +47,6 @@ def test_rows_are_read_together_where_they_need_no_seeds() -> None:
         assert table.asked == ([] if seeds else [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
     rows = Dataset.from_dict({"a": list(range(8))})
     assert [row["a"] for batch in DataLoader(rows, batch_size=4) for row in batch] == list(range(8))
-
-
-def test_a_series_is_read_by_position() -> None:
-    frame = pd.DataFrame({"text": list("abcd"), "place": [0, 1, 2, 3]}, index=[2, 0, 3, 1])
-    assert list(next(iter(DataLoader(frame["text"], batch_size=4)))) == list("abcd")
-    for columns in (dict(frame), {"text": frame["text"], "place": np.arange(4)}):
-        rows = next(iter(DataLoader(columns, batch_size=4)))
-        assert [(row["text"], row["place"]) for row in rows] == list(zip("abcd", range(4), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -6,41 +6,20 @@ from typing import Any, ClassVar
 
 import datasets
 import pytest
-from tests.data.streams import Counting, Stateful, rows_of
+from tests.data.test_next_passes import Walk
+from torch.utils.data import IterableDataset
 
 from twinkle_data import BadSampleError, Batch, DataLoader
-from twinkle_mesh import DeviceMesh, use_rank
 
 
-class Live(Stateful):
-    """Gives out, and keeps, the dict that it counts in."""
+class Counting(IterableDataset[int]):
+    """A torch iterable dataset without a state."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.place = {"at": 0}
+    def __init__(self, length: int = 22) -> None:
+        self.length = length
 
     def __iter__(self) -> Iterator[int]:
-        while self.place["at"] < self.length:
-            self.place["at"] += 1
-            yield self.place["at"] - 1
-
-    def state_dict(self) -> dict[str, int]:
-        return self.place
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state
-
-
-def test_a_dataset_may_give_out_its_live_state() -> None:
-    loader: DataLoader[Batch[int]] = DataLoader(Live(), batch_size=4, drop_last=False)
-    assert [rows_of(list(loader)) for _ in range(3)] == [list(range(22))] * 3
-    next(iter(loader))
-    state = loader.state_dict()
-    rest = rows_of(list(loader))
-    again: DataLoader[Batch[int]] = DataLoader(Live(), batch_size=4, drop_last=False)
-    for _ in range(2):
-        again.load_state_dict(state)
-        assert rows_of(list(again)) == rest == list(range(4, 22))
+        yield from range(self.length)
 
 
 def hugging_face(buffer: int) -> Any:
@@ -60,19 +39,6 @@ def test_hugging_faces_streams_resume_and_begin_again() -> None:
             assert sorted(row["a"] for batch in resumed for row in batch) == list(range(400))
 
 
-def test_each_rank_keeps_its_rows() -> None:
-    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
-    found = []
-    for rank in range(4):
-        with use_rank(rank):
-            loader = DataLoader(Counting(22), batch_size=4, device_mesh=mesh, drop_last=False)
-            found.append([(list(batch), batch.valid) for batch in loader])
-    assert found[0] == found[1] and found[2] == found[3]
-    steps = zip(found[0], found[2], strict=True)
-    rows = [row for parts in steps for part in parts for row, valid in zip(*part, strict=True) if valid]
-    assert rows == list(range(22))
-
-
 def test_a_stream_without_a_state_is_resumed_by_skipping() -> None:
     loader = DataLoader(Counting(), batch_size=4)
     loop = iter(loader)
@@ -86,11 +52,6 @@ def test_a_stream_without_a_state_is_resumed_by_skipping() -> None:
         assert [row for batch in again for row in batch] == list(range(8, 22))
         assert (again.epoch, again.position) == (1, 0)
         assert [row for batch in again for row in batch] == list(range(22))
-
-
-def test_a_callable_that_makes_generators() -> None:
-    loader: DataLoader[Batch[int]] = DataLoader(lambda: (number for number in range(5)), batch_size=2, drop_last=False)
-    assert [rows_of(list(loader)) for _ in range(2)] == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_what_cannot_be_gone_through_again_is_refused() -> None:
@@ -126,7 +87,7 @@ def test_an_error_in_a_stream_names_the_sample() -> None:
 
 
 def test_ctrl_c_while_a_stream_is_read_loses_nothing() -> None:
-    class Interrupted(Stateful):
+    class Interrupted(Walk):
         stops: ClassVar = {7}
 
         def __iter__(self) -> Iterator[int]:
@@ -136,7 +97,7 @@ def test_ctrl_c_while_a_stream_is_read_loses_nothing() -> None:
                     raise KeyboardInterrupt
                 yield row
 
-    loader: DataLoader[Batch[int]] = DataLoader(Interrupted(), batch_size=4, drop_last=False)
+    loader: DataLoader[Batch[int]] = DataLoader(Interrupted(22), batch_size=4, drop_last=False)
     told: list[int] = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - what came before counts
         for batch in loader:

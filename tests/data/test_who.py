@@ -7,16 +7,12 @@ comes to all of them.
 from __future__ import annotations
 
 import contextvars
-import multiprocessing
 import os
 import random
-import socket
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import pytest
-from tests.data.kinds_of_datasets import Walk
+from tests.data.test_next_passes import Walk
 from torch.utils.data import default_collate
 
 from twinkle_data import DataLoader, DeviceMeshSampler
@@ -25,6 +21,8 @@ from twinkle_remote import current_place, on, remote_class, remote_function, ses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 
 PROGRAMS = int(os.environ.get("TWINKLE_PROGRAMS", "80"))
@@ -225,37 +223,3 @@ def run_one(seed: int, patch: pytest.MonkeyPatch) -> bool:
 def test_each_row_comes_once_or_an_error_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sum(run_one(seed, monkeypatch) for seed in range(PROGRAMS))
     assert right > PROGRAMS // 4
-
-
-def work(rank: int, world: int, port: int, seeds: list[int], out: Any) -> None:
-    """One process of a group whose ranks are arguments."""
-    for name in NAMES:
-        os.environ.pop(name, None)
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    found = []
-    for seed in seeds:
-        plan = drawn(seed)._replace(start="launcher", sizes={"dp_size": world}, owned="made")
-        found.append((plan, outcome(partial(reads, plan, None))))
-    out.put((rank, found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_the_same_in_a_process_group_without_variables(fork_server: None) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
-    out = context.SimpleQueue()
-    seeds = list(range(max(PROGRAMS // 4, 10)))
-    started = [context.Process(target=work, args=(rank, 2, port, seeds, out), daemon=True) for rank in range(2)]
-    for process in started:
-        process.start()
-    by_rank = dict(out.get() for _ in started)
-    for process in started:
-        process.join(60)
-    for (plan, one), (_, other) in zip(by_rank[0], by_rank[1], strict=True):
-        check(plan, [one, other])

@@ -59,11 +59,9 @@ def test_the_number_of_processes_changes_nothing(workers: int) -> None:
         assert loader.position == plain.position
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_start_methods(method: str) -> None:
+def test_processes_that_are_not_forked(fork_server: None) -> None:
     loader: DataLoader[Any] = DataLoader(
-        Numbers, batch_size=4, num_workers=1, multiprocessing_context=method, collate_fn=default_collate
+        Numbers, batch_size=4, num_workers=1, multiprocessing_context="forkserver", collate_fn=default_collate
     )
     assert torch.cat(list(loader)).tolist() == list(range(24))
 

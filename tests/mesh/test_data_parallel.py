@@ -60,12 +60,6 @@ def test_a_table_with_every_kind_of_parallelism() -> None:
     assert mesh.get_slice(5, 31) == slice(3, 5)
 
 
-def test_fsdp_outside_dp_keeps_data_order() -> None:
-    mesh = DeviceMesh.from_sizes(fsdp_size=2, dp_size=2)
-    assert [mesh.data_rank(rank) for rank in range(4)] == [0, 2, 1, 3]
-    assert mesh.collect_ranks == [0, 2, 1, 3]
-
-
 def test_ulysses_across_the_edge_of_fsdp() -> None:
     mesh = DeviceMesh.from_sizes(fsdp_size=3, dp_size=2, ulysses_size=2)
     assert [mesh.data_rank(rank) for rank in range(6)] == [0, 1, 0, 2, 1, 2]

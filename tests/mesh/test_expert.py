@@ -44,15 +44,6 @@ def test_the_published_table_of_sixteen_ranks() -> None:
     assert mesh == DeviceMesh.from_sizes(world_size=16, tp_size=2, pp_size=4)
 
 
-def test_the_published_examples_of_masked_ranks() -> None:
-    # The examples in the docstring of generate_masked_orthogonal_rank_groups.
-    mesh = DeviceMesh.from_sizes(tp_size=2, pp_size=2, dp_size=2, order="tp-pp-dp")
-    assert mesh.groups("dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    mesh = DeviceMesh.from_sizes(tp_size=2, dp_size=3, pp_size=4, order="tp-dp-pp")
-    assert list(mesh.groups("dp")[:2]) == [[0, 2, 4], [1, 3, 5]]
-    assert mesh.groups("dp")[-1] == [19, 21, 23]
-
-
 @pytest.mark.parametrize(
     ("nodes", "tp", "pp", "cp", "ep"),
     [
@@ -175,12 +166,6 @@ def test_tensor_parallel_groups_are_the_same_for_experts_wherever_their_data_is_
     for mesh in (by_order, DeviceMesh.from_ranks(ranks, names)):
         assert list(map(list, mesh.expert.groups("etp"))) == list(map(list, mesh.groups("tp")))
         assert list(map(list, mesh.expert.groups("ep_shard"))) == list(map(list, mesh.groups(shard)))
-
-
-@pytest.mark.parametrize("sizes", [{}, {"fsdp_size": 4, "dp_size": 16}, {"cp_size": 2}, {"pp_size": 2, "tp_size": 2}])
-def test_expert_groups_stay_on_a_node_where_sizes_allow(sizes: dict[str, Any]) -> None:
-    mesh = DeviceMesh.from_sizes(world_size=64, ep_size=8, etp_size=1, **sizes)
-    assert all(list(group) == list(range(group[0], group[0] + 8)) for group in mesh.expert.groups("ep"))
 
 
 def test_experts_that_cut_across_the_dense_sizes() -> None:

@@ -18,6 +18,10 @@ def test_a_group_of_devices() -> None:
     assert (group.num_ranks, group.num_workers, group.visible) == (4, 2, None)
     assert group == DeviceGroup("actor", (4, 5, 6, 7), "gpu", gpus_per_worker=2)
     assert DeviceGroup("actor", range(4), "NPU").ranks == (0, 1, 2, 3)
+    counted = DeviceGroup("loader", 3, "cpu")
+    assert (counted.device_type, counted.ranks, counted.devices, counted.num_workers) == ("CPU", 3, None, 3)
+    visible = DeviceGroup("sampler", 2, "GPU", visible_devices="8, 9")
+    assert (visible.visible_devices, visible.visible) == ("8,9", (8, 9))
 
 
 def test_any_integer_type_counts() -> None:
@@ -28,17 +32,6 @@ def test_any_integer_type_counts() -> None:
         assert repr(group) == repr(plain)
         assert [type(rank) for rank in group.devices or ()] == [int] * 4
     assert DeviceGroup("loader", np.int64(3), "CPU") == DeviceGroup("loader", 3, "CPU")  # type: ignore[arg-type]  # too
-
-
-def test_a_group_of_a_count() -> None:
-    group = DeviceGroup("loader", 3, "cpu")
-    assert (group.device_type, group.ranks, group.devices) == ("CPU", 3, None)
-    assert (group.num_ranks, group.num_workers) == (3, 3)
-
-
-def test_visible_devices_restrict_the_hardware() -> None:
-    group = DeviceGroup("sampler", 2, "GPU", visible_devices="8, 9")
-    assert (group.visible_devices, group.visible) == ("8,9", (8, 9))
 
 
 def test_a_group_is_a_value() -> None:

@@ -81,15 +81,6 @@ def test_flattened_names_of_recipes(shard: int, rep: int, cp: int, tp: int, data
             assert (read.layout, read.data_dims) == (mesh.layout, mesh.data_dims)
 
 
-def test_a_process_group_that_was_made_again_gets_groups_of_its_own() -> None:
-    mesh = DeviceMesh.from_sizes(dp_size=2, tp_size=2)
-    for rank in (0, 3, 0):
-        with fake_world(rank, 4):
-            first, second = mesh.to_torch(), mesh.to_torch()
-            for built in (first, second):
-                assert group_ranks(built, "tp") == mesh.group("tp", rank)
-
-
 def test_errors() -> None:
     mesh = DeviceMesh.from_sizes(dp_size=4)
     with pytest.raises(ValueError, match="init_process_group"):

@@ -126,16 +126,6 @@ def test_a_mesh_is_immutable() -> None:
     assert copy.deepcopy(mesh) == mesh
 
 
-def test_numpy_integers_are_ranks_and_sizes() -> None:
-    mesh = DeviceMesh.from_sizes(dp_size=np.int64(2), tp_size=np.int32(2))  # type: ignore[arg-type]  # as callers do
-    assert mesh.coordinate(np.int64(3)) == {"dp": 1, "tp": 1}  # type: ignore[arg-type]  # as callers do
-    assert np.int64(3) in mesh
-    assert np.int64(4) not in mesh
-    assert "3" not in mesh
-    assert 1.0 not in mesh
-    assert mesh == DeviceMesh.from_sizes(dp_size=2, tp_size=2)
-
-
 @pytest.mark.parametrize(
     ("coords", "said"),
     [

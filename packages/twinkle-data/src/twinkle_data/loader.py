@@ -18,7 +18,7 @@ from twinkle_data.remote import open_on_group
 from twinkle_data.sampler import SamplerOrder, refuse_own_generator
 from twinkle_data.sources import fingerprint_of, is_stream, lengths_of, opened, order_of
 from twinkle_data.state import Identity, Position, read_state, write_state
-from twinkle_data.stream import StreamReader, stream_steps
+from twinkle_data.stream import StreamReader, state_of, stream_steps
 from twinkle_data.workers import Processes, WorkerOptions
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ class DataLoader(Generic[B]):
                 f"shuffle=, sampler=, max_tokens= and on_error='skip' need samples by index, and a "
                 f"{type(self._dataset).__name__} is a stream: let it shuffle, pack and skip itself"
             )
+        self._start = state_of(self._dataset) if self._stream else None
         self._length = 0 if self._stream else len(self._dataset)
         if self._stream:
             self._order = None
@@ -204,7 +205,7 @@ class DataLoader(Generic[B]):
             self._share = share_here(self.device_mesh, replicate=self._replicate)
         else:
             self._share = RankShare(1 if self.device_mesh is None else self.device_mesh.data_world_size)
-        world, rank, _ = self._share
+        world = self._share.world
         check_batch_size(self.batch_size, world if self._max_tokens is None else 1)  # of packs it is the most samples
         if self._order is not None:
             packing = None
@@ -223,8 +224,8 @@ class DataLoader(Generic[B]):
         usual: Any = {"sample_seeds": self._sample_seeds, "collate": self._collate}
         reader: Reader | StreamReader
         if self._stream:
-            usual |= {"batch_size": self.batch_size, "drop_last": self._drop_last, "world": world, "rank": rank}
-            reader = StreamReader(self._dataset, self._seed, **usual)
+            usual |= {"batch_size": self.batch_size, "drop_last": self._drop_last}
+            reader = StreamReader(self._dataset, self._seed, self._start, self._share, **usual)
         else:
             reader = Reader(self._dataset, self._seed, skip=self._skip, **usual)
         workers = min(self._workers, 1) if self._stream else self._workers

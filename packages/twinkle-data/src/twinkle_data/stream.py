@@ -19,6 +19,7 @@ from twinkle_data.sources import digest, set_epoch, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from twinkle_data.ranks import RankShare
     from twinkle_data.state import Position
 
 _ENDED = object()
@@ -40,20 +41,25 @@ def stream_steps(at: Position, batch_size: int) -> Iterator[StreamStep]:
         yield StreamStep(at.epoch, position, not number, None if number else at.source)
 
 
+def state_of(dataset: Any) -> Any:
+    """A copy of the state of an iterable; None of one without `state_dict` and `load_state_dict`."""
+    known = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+    return deepcopy(dataset.state_dict()) if known else None
+
+
 class StreamReader(SampleReader):
     """Reads the steps of a stream in order; picklable before it has begun.
 
-    A dataset with `state_dict` and `load_state_dict` is resumed by these. What a sample draws is seeded by its number
-    in the epoch. The rank None keeps all rows.
+    A dataset with `state_dict` and `load_state_dict` is resumed by these; `start` is its state before the first pass,
+    also in a copy of its loader. A sample draws by its number in the epoch. The rank None keeps all rows.
     """
 
     def __init__(
-        self, dataset: Any, seed: int, *, batch_size: int, world: int, rank: int | None, drop_last: bool, **options: Any
+        self, dataset: Any, seed: int, start: Any, share: RankShare, *, batch_size: int, drop_last: bool, **options: Any
     ) -> None:
         super().__init__(dataset, seed, **options)
-        self._batch_size, self._world, self._rank, self._drop_last = batch_size, world, rank, drop_last
-        self._has_state = all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
-        self._initial: Any = None  # its state before the first pass
+        (self._world, self._rank, _), self._batch_size, self._drop_last = share, batch_size, drop_last
+        self._has_state, self._initial = start is not None, start  # its state before the first pass
         self._iterator: Iterator[Any] = iter(())
         self._next: tuple[int, int] | None = None  # epoch and position of the row that comes next
         self._next_epoch: int | None = None  # the epoch that comes next, after a pass that was read to its end
@@ -72,7 +78,7 @@ class StreamReader(SampleReader):
             self._begin(step)
         self._next = self._next_epoch = None  # where it stands is not known, should the program be interrupted
         rows = self._take(step.epoch, step.position, self._batch_size)
-        whole, source = len(rows) == self._batch_size, self._state()
+        whole, source = len(rows) == self._batch_size, state_of(self.dataset)
         if not rows or (self._drop_last and not whole):
             if not step.position:
                 raise ValueError(
@@ -88,8 +94,6 @@ class StreamReader(SampleReader):
         """Go to the position of a step: by the state before it, or by skipping."""
         begun, stands_there = self._begun, not step.position and self._next_epoch == step.epoch
         self._ended, self._begun = False, True
-        if self._has_state and not begun:
-            self._initial = self._state()
         set_epoch(self.dataset, step.epoch)
         if self._has_state and not stands_there and (begun or step.source is not None):
             self.dataset.load_state_dict(deepcopy(self._initial if step.source is None else step.source))
@@ -142,9 +146,6 @@ class StreamReader(SampleReader):
 
         found = self._each(epoch, range(position, position + rows), read)
         return [sample for sample in found if sample is not _ENDED]
-
-    def _state(self) -> Any:
-        return deepcopy(self.dataset.state_dict()) if self._has_state else None
 
     def _delivered(self, step: StreamStep, rows: list[Any], source: Any) -> Read:
         own, padding = (range(len(rows)), 0) if self._rank is None else share_of(len(rows), self._world, self._rank)
