@@ -51,10 +51,6 @@ class ServedGroup(WorkerGroup):
             )
         return [self._backend.send_task(self.name, tasks[0], inputs)]
 
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """None: a deadline is kept by the server, and its error has the stacks."""
-        return {}
-
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Have the server cancel calls on event loops, and calls that have not begun."""
         for one in replies:

@@ -187,20 +187,17 @@ class RayGroup(WorkerGroup):
             ray.kill(self.members[rank].actor, no_restart=True)
         return self._is_driver
 
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Where the methods of ranks are, as these say themselves."""
-        found = answers_of([self.members[rank].actor.stack.remote() for rank in ranks])
-        return {rank: stack or _SILENT for rank, stack in zip(ranks, found, strict=True)}
-
-    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
-        """Where the coroutines of replies wait; for other replies the stacks of their ranks."""
+    def stacks(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Where the coroutines of replies wait; for other replies where the methods of ranks are, as these say."""
         mine = [reply for reply in replies if isinstance(reply, RayReply)]
         waiting = {reply.rank: _WAITS for reply in mine if self._queues.waits(reply)}
         loops = [reply for reply in mine if reply.key and reply.rank not in waiting]
         asked = [self.members[reply.rank].actor.where.remote(reply.key) for reply in loops]
         known = {reply.rank: place for reply, place in zip(loops, answers_of(asked), strict=True) if place is not None}
         rest = [reply.rank for reply in mine if reply.rank not in waiting and reply.rank not in known]
-        return {**self.stacks(rest), **waiting, **known}
+        found = answers_of([self.members[rank].actor.stack.remote() for rank in rest])
+        busy = {rank: stack or _SILENT for rank, stack in zip(rest, found, strict=True)}
+        return {**busy, **waiting, **known}
 
     def _coordinate(self, reply: RayReply) -> Mapping[str, int] | None:
         mesh = self._meshes.get(reply.instance)

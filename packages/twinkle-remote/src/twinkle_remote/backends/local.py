@@ -109,8 +109,8 @@ class LocalGroup(WorkerGroup):
         """Register a component that was built in this process; False if it lacks weak references."""
         return self._worker.adopt(instance, value, mesh)
 
-    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
-        """Where the coroutines of this process wait."""
+    def stacks(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Where the coroutines of this process wait; the stacks of other processes cannot be read."""
         found = {reply.rank: self._worker.loop.stack(reply) for reply in replies}
         return {rank: stack for rank, stack in found.items() if stack is not None}
 
@@ -124,10 +124,6 @@ class LocalGroup(WorkerGroup):
         """Cancel the coroutines that run, and wait for their ends for at most so many seconds."""
         self._worker.loop.close()
         self._worker.loop.join(seconds)
-
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """No stacks: this process is the caller, and the stacks of other processes cannot be read."""
-        return {}
 
 
 class LocalBackend(Backend):

@@ -180,17 +180,14 @@ class ThreadGroup(WorkerGroup):
         deque(map(queue.SimpleQueue.put, queues, items), 0)
         return replies
 
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Stack traces of the threads of the given ranks."""
-        frames = sys._current_frames()
-        found = {rank: frames.get(self._ranks[rank].thread.ident or 0) for rank in ranks}
-        return {rank: user_stack(frame) for rank, frame in found.items() if frame is not None}
-
-    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+    def stacks(self, replies: Sequence[Reply]) -> Mapping[int, str]:
         """Where the threads are, or the coroutines that the replies wait for."""
-        found = {reply.rank: self._ranks[reply.rank].worker.loop.stack(reply) for reply in replies}
-        known = {rank: stack for rank, stack in found.items() if stack is not None}
-        return {**self.stacks([rank for rank in found if rank not in known]), **known}
+        frames, found = sys._current_frames(), {}
+        for reply in replies:
+            rank = self._ranks[reply.rank]
+            frame = frames.get(rank.thread.ident or 0)
+            found[reply.rank] = rank.worker.loop.stack(reply) or (user_stack(frame) if frame is not None else None)
+        return {rank: stack for rank, stack in found.items() if stack is not None}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks of event loops, and tasks that have not begun."""

@@ -140,7 +140,7 @@ def read_outcome(
         what = f"the result of {call.label(rank)} was not read within {timeout or 0.0:g} s: {error}"
         head = f"{call.name} on {call.call.where()} is done, but {what}"
         done = [other for other in call.ranks if other != rank]
-        raise lateness(head, line, done, [rank], call.group.stacks([rank])) from None
+        raise lateness(head, line, done, [rank], call.group.stacks([call.reply(rank)])) from None
     except WorkerDiedError as error:
         head = f"the result of {call.name} on {call.label(rank)} cannot be read: {error}"
         raise WorkerDiedError(f"{head}\n  called from {line}") from error

@@ -353,7 +353,7 @@ class PendingCall:
         )
         size = self.group.size if self.mesh is None else self.mesh.world_size
         alone = called_alone(self.spec, self.ranks, size)
-        return lateness(head, self.line, done, late, self.group.stacks_of(pending), alone)
+        return lateness(head, self.line, done, late, self.group.stacks(pending), alone)
 
     def unseen(self) -> bool:
         """Whether it failed or is late, and nobody has retrieved that failure or its cause."""

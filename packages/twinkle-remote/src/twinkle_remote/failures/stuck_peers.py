@@ -43,7 +43,7 @@ def _look(call: PendingCall, failed: int) -> None:
         if call.done() or runtime.closed:
             return
         waiting = call.pending()
-        stacks = dict(group.stacks_of(waiting))
+        stacks = dict(group.stacks(waiting))
         stuck = [rank for rank, stack in stacks.items() if before.get(rank) == stack and is_in_collective(stack)]
         before = stacks
         if stuck:

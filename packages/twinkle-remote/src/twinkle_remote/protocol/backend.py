@@ -210,15 +210,12 @@ class WorkerGroup(Protocol):
             DispatchError: A task cannot be sent; no rank has received the call.
         """
 
-    def stacks(self, ranks: Sequence[int]) -> Mapping[int, str]:
-        """Stack traces of the given ranks, as text by rank; ranks without one are left out."""
+    def stacks(self, replies: Sequence[Reply]) -> Mapping[int, str]:
+        """Stack traces of tasks, as text by rank: of one of the event loop, where its coroutine waits.
 
-    def stacks_of(self, replies: Sequence[Reply]) -> Mapping[int, str]:
-        """Stack traces of pending tasks, as text by rank: of a task of the event loop, where its coroutine waits.
-
-        The default shows the workers' stacks.
+        Ranks without one are left out; by default all are.
         """
-        return self.stacks([reply.rank for reply in replies])
+        return {}
 
     def cancel(self, replies: Sequence[Reply]) -> None:
         """Cancel tasks that are pending; returns at once.
