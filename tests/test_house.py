@@ -410,10 +410,10 @@ SHORT_MODULES = {
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
-    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 13_028, 12_000),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 13_018, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_198, 2_200),
-    "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_088, 8_200),
-    "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_226, 2_900),
+    "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_085, 8_200),
+    "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_222, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_880, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 664, 700),
     "lines of tests": (lambda: lines("tests"), 37_281, 36_000),
