@@ -55,7 +55,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 plain = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=8)
-TAGS = "tuple set frozenset dict bytes bytearray int range slice enum flag named data made array scalar tensor dtype x"
+TAGS = "tuple set frozenset dict bytes bytearray int range slice made error array scalar tensor x"
 parts = st.recursive(
     plain | st.binary(max_size=8),
     lambda inner: (
@@ -82,13 +82,15 @@ def test_any_tree_is_a_value_or_an_error(root: Any, buffers: list[bytes]) -> Non
     [
         ([tagged("bytes"), tagged("bytes")], [b"1"], "fewer buffers than its values need"),
         ([tagged("bytes")], [b"1", b"2"], "a buffer that no value uses"),
-        (tagged("array", "|O", [1]), [b"12345678"], "is no dtype of an array"),
+        (tagged("array", "|O", [1]), [b"12345678"], "does not hold what it should"),
+        (tagged("array", "O,i8", [1]), [b"1234567812345678"], "does not hold what it should"),
+        (tagged("array", ["O"], [1]), [b"12345678"], "is no dtype of an array"),
         (tagged("array", "<i8", [1 << 61, 8]), [b""], "does not hold what it should"),
         (tagged("array", "<i8", [[1]]), [b""], "does not hold what it should"),
         (tagged("array", "<i8", [2]), [b"12345678"], "does not hold what it should"),
         (tagged("tensor", "torch.nn.Module", [1], False), [b"1"], "is no dtype of torch"),
-        (tagged("data", "builtins.object", {}), [], "is not known here"),
-        (tagged("data", "os.system", {"command": "true"}), [], "is not known here"),
+        (tagged("made", "builtins.object", {}), [], "is not known here"),
+        (tagged("made", "os.system", {"command": "true"}), [], "is not known here"),
         (tagged("made", "os.system", "true"), [], "is not known here"),
         (tagged("dict", [[[1], 2]]), [], "does not hold what it should"),
         (tagged("range", [0, 1, 0]), [], "does not hold what it should"),

@@ -117,7 +117,7 @@ keys = st.text(max_size=5) | st.integers() | st.booleans() | st.tuples(st.intege
 numbers = st.none() | st.booleans() | st.integers() | st.floats()
 moments = st.datetimes() | st.datetimes(timezones=st.just(datetime.UTC))
 texts = st.text() | st.binary() | st.binary(min_size=1025, max_size=3000) | st.binary().map(bytearray)
-classes = st.sampled_from([*Colour, *Bits, Bits.READ | Bits.WRITE, torch.bfloat16, range(3, 9, 2), slice(1, None)])
+classes = st.sampled_from([*Colour, *Bits, Bits.READ | Bits.WRITE, range(3, 9, 2), slice(1, None)])
 dtypes = (
     numpy_strategies.boolean_dtypes()
     | numpy_strategies.integer_dtypes()
@@ -177,7 +177,6 @@ def test_tensors_of_every_kind(kind: str) -> None:
     base = torch.arange(24).reshape(4, 6).to(getattr(torch, kind))
     for tensor in (base, base.T, base[::2, 1::2], base[:0], base[1, 2], base.expand(2, 4, 6)):
         assert same(travelled(tensor), tensor.contiguous())
-    assert same(travelled(torch.nn.Parameter(torch.ones(2))), torch.nn.Parameter(torch.ones(2)))
     assert travelled(torch.ones(2, requires_grad=True)).requires_grad
 
 
@@ -223,8 +222,9 @@ extended.loss = 3.0  # type: ignore[attr-defined]  # an attribute that is no fie
     [
         ([{"a": Stranger()}], r"batch\[0\]\['a'\] is a .*Stranger, which cannot be sent"),
         ({"a": Unregistered([1])}, r"batch\['a'\] is a .*Unregistered, .* twinkle.register_type\(Unregistered\)"),
-        (Settings(a=1), r"Settings, which cannot be sent: make it a plain dict, dict\(x\)"),
-        (OrderedDict(a=1), r"a collections.OrderedDict, which cannot be sent: make it a plain dict"),
+        (Settings(a=1), "Settings, which cannot be sent: send plain values, plain containers"),
+        (OrderedDict(a=1), "a collections.OrderedDict, which cannot be sent"),
+        (torch.nn.Parameter(torch.ones(2)), "a torch.nn.parameter.Parameter, which cannot be sent"),
         (lambda: 1, "which cannot be sent"),
         (np.array([{}], dtype=object), "array of dtype object, which cannot be sent"),
         (np.zeros(2, [("a", "i4")]), "which cannot be sent: use numbers"),

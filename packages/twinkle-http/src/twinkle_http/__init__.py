@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from twinkle_http.gate import Tokens as Tokens
     from twinkle_http.gate import check_encrypted as check_encrypted
     from twinkle_http.gate import read_body as read_body
-    from twinkle_http.server.serve import serve as serve
+    from twinkle_http.server.serve import HttpServer as HttpServer
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 

@@ -15,7 +15,6 @@ import logging
 import os
 import secrets
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,38 +146,25 @@ class Gate:
         """Answer a request; 401 before anything of its body is read."""
         if scope["type"] != "http":
             return
-        state, began, status = scope["state"], time.perf_counter(), 0
+        state = scope["state"]
         state["headers"], state["request"] = dict(scope["headers"]), f"{self._prefix}-{next(self._count)}"
-
-        async def sending(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
         tenant = "" if scope["path"] == "/health" else self._tokens.tenant(state["headers"].get(b"authorization", b""))
         try:
             if tenant is None:
-                why = "the token is not known here: send Authorization: Bearer <token>"
-                raise RefusedError(401, why, "Token")
+                raise RefusedError(401, "the token is not known here: send Authorization: Bearer <token>", "Token")
             state["tenant"] = tenant
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send)
         except RefusedError as error:
-            await _refuse(scope, sending, error)
-        except Exception:
-            if not status:
-                why = "the server failed to answer; its log says why"
-                await _refuse(scope, sending, RefusedError(500, why, "Internal"))
-            raise
-        finally:
-            _log_answer(scope, status, time.perf_counter() - began)
+            await _refuse(scope, send, error)
 
 
 async def _refuse(scope: Any, send: Send, error: RefusedError) -> None:
-    """Answer with an error as JSON: its type, its message and the id of the request."""
+    """Log a refused request, and answer it with JSON: the error's type and message, and the id of the request."""
     state = scope["state"]
-    state["error"] = error.kind
-    shown = {"type": error.kind, "message": error.why, "request": state["request"]}
-    body = json.dumps({"error": shown}).encode()
+    method, path = ascii(scope["method"])[1:-1], ascii(scope["path"][:200])
+    text = "%s %s %s %d %s, request %s"
+    _access.info(text, state.get("tenant") or "-", method, path, error.status, error.kind, state["request"])
+    body = json.dumps({"error": {"type": error.kind, "message": error.why, "request": state["request"]}}).encode()
     headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
     if error.status in _ENDING:
         headers.append((b"connection", b"close"))
@@ -186,15 +172,6 @@ async def _refuse(scope: Any, send: Send, error: RefusedError) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _log_answer(scope: Any, status: int, seconds: float) -> None:
-    """Log a request that was refused; with the level DEBUG, every request."""
-    state = scope["state"]
-    method, path = ascii(scope["method"])[1:-1], ascii(scope["path"][:200])
-    error = f"{ascii(state['error'])[1:-1]} " if state.get("error") else ""
-    text, level = "%s %s %s %d %s%.1f ms, request %s", logging.INFO if status >= 400 else logging.DEBUG
-    _access.log(level, text, state.get("tenant") or "-", method, path, status, error, 1000 * seconds, state["request"])
 
 
 def log_call(name: str, tenant: str, request: str, seconds: float, error: str = "") -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from twinkle_http.server.calls import Calls
     from twinkle_http.server.clients import Clients
-    from twinkle_http.server.components import Components, ServedComponent
+    from twinkle_http.server.components import Components
 
 T = TypeVar("T")
 _LEASES = 10.0  # a component without a request for so many leases is released
@@ -85,17 +85,13 @@ class JsonApi:
         template = "#/components/schemas/{name}"
         found, named = msgspec.json.schema_components(structs.values(), schema_hook=_anything, ref_template=template)
         id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-        failed = {"description": "an error with its type, message and request"}
-        paths: dict[str, dict[str, Any]] = {}
-        for (path, _), schema in zip(structs.items(), found, strict=True):
-            status = "200" if "{id}" in path else "201"
-            body = {"content": {"application/json": {"schema": schema}}}
-            responses = {status: {"description": "done"}, "default": failed}
-            own = {"parameters": [id_]} if "{id}" in path else {}
-            paths[path] = {**own, "post": {"requestBody": body, "responses": responses}}
-        for name in self._classes:
-            responses = {"204": {"description": "done"}, "default": failed}
-            paths[f"/v1/{name}/{{id}}"] = {"parameters": [id_], "delete": {"responses": responses}}
+        answers = {"default": {"description": "JSON, by the status"}}
+        paths: dict[str, Any] = {
+            f"/v1/{name}/{{id}}": {"parameters": [id_], "delete": {"responses": answers}} for name in self._classes
+        }
+        for path, schema in zip(structs, found, strict=True):
+            post = {"requestBody": {"content": {"application/json": {"schema": schema}}}, "responses": answers}
+            paths[path] = {"parameters": [id_] if "{id}" in path else [], "post": post}
         described = {
             "openapi": "3.1.0",
             "info": {"title": "twinkle", "version": "1"},
@@ -138,7 +134,7 @@ class JsonApi:
         cls, label = self._class(name), f"{name}.{method}"
         if method not in remote_names(cls):
             raise RefusedError(403, f"{method[:80]!a} is no remote function of {name}", "NotServed")
-        served = self._find(request.tenant, id_, cls)
+        _, served = self._components.named(request.tenant, id_, cls)
 
         def work() -> bytes:
             made = served.begin(method, (), self._arguments(_of_method(cls, method), label, request))
@@ -154,8 +150,7 @@ class JsonApi:
 
     async def release(self, request: JsonRequest, name: str, id_: str) -> bytes:
         """Release a component."""
-        self._find(request.tenant, id_, self._class(name))
-        key, _ = self._components.named(request.tenant, id_)
+        key, _ = self._components.named(request.tenant, id_, self._class(name))
         await self._done(f"{name}.release", request, lambda: self._calls.release(key))
         client = self._clients.get(id_, request.tenant)
         if client is not None:
@@ -185,12 +180,9 @@ class JsonApi:
             raise RefusedError(403, f"{name[:80]!a} is not served; served are {', '.join(self._classes)}", "NotServed")
         return self._classes[name]
 
-    def _find(self, tenant: str, id_: str, cls: type | None = None) -> ServedComponent:
-        return self._components.named(tenant, id_, cls)[1]
-
     def _arguments(self, struct: Any, label: str, request: JsonRequest) -> dict[str, Any]:
         """The keyword arguments of a request; raises RefusedError where they do not fit the signature."""
-        hook = partial(_made, lambda id_: self._find(request.tenant, id_).value)
+        hook = partial(_made, lambda id_: self._components.named(request.tenant, id_)[1].value)
         try:
             found = msgspec.structs.asdict(msgspec.json.decode(request.body or b"{}", type=struct, dec_hook=hook))
         except RefusedError:
@@ -264,30 +256,27 @@ def _json_type(annotation: Any) -> Any:
 
 def _anything(kind: Any) -> dict[str, Any]:
     """The schema of a type that msgspec does not know: a component is its id, an array a list."""
-    is_component = isinstance(kind, type) and is_component_type(kind)
-    is_array = _is(kind, "numpy", "ndarray") or _is(kind, "torch", "Tensor")
-    known = {"type": "string"} if is_component else {"type": "array"} if is_array else {}
-    return {"title": getattr(kind, "__name__", str(kind)), **known}
+    known = {"numpy.ndarray": "array", "torch.Tensor": "array"}.get(_name(kind))
+    shown = "string" if isinstance(kind, type) and is_component_type(kind) else known
+    return {"title": getattr(kind, "__name__", str(kind)), **({"type": shown} if shown else {})}
 
 
 def _made(component: Callable[[str], Any], kind: Any, given: Any) -> Any:
     """A value that msgspec does not know: a component by its id, or an array of nested lists."""
     if isinstance(kind, type) and is_component_type(kind) and isinstance(given, str):
         return component(given)
-    if _is(kind, "numpy", "ndarray"):
+    if _name(kind) == "numpy.ndarray":
         dtypes = [inner for one in getattr(kind, "__args__", ())[1:] for inner in getattr(one, "__args__", ())]
-        made = sys.modules["numpy"].asarray(given, dtype=next((one for one in dtypes if isinstance(one, type)), None))
-        if made.dtype.hasobject:
-            raise ValueError("an array has elements of one type")
-        return made
-    if _is(kind, "torch", "Tensor"):
+        return sys.modules["numpy"].asarray(given, next((one for one in dtypes if isinstance(one, type)), None))
+    if _name(kind) == "torch.Tensor":
         return sys.modules["torch"].tensor(given)
     raise TypeError(f"JSON does not express a {getattr(kind, '__name__', kind)}")
 
 
-def _is(kind: Any, module: str, name: str) -> bool:
-    wanted = getattr(sys.modules.get(module), name, None)
-    return wanted is not None and getattr(kind, "__origin__", kind) is wanted
+def _name(kind: Any) -> str:
+    """The name of a class, also of one with arguments in brackets."""
+    found = getattr(kind, "__origin__", kind)
+    return name_of(found) if isinstance(found, type) else ""
 
 
 def _invalid(why: str) -> RefusedError:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from twinkle_http.arrays import array_parts, tensor_parts, to_array, to_parameter, to_tensor, torch_dtype
+from twinkle_http.arrays import array_parts, tensor_parts, to_array, to_tensor
 from twinkle_http.errors import WireFormatError, WireTypeError, error_of_parts, parts_of_error
 from twinkle_remote.errors import RemoteCallError
 from twinkle_remote.rows import TYPES, is_named_tuple, travels_by_name
@@ -43,9 +43,19 @@ _COPIED_BYTES = 1 << 20  # smaller buffers do not keep their message
 _ERROR_DEPTH = 15  # that each exception counts: causes of causes are cut off early
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers of MessagePack
 _ADVICE = (
-    "send plain values, arrays, tensors, a dataclass with twinkle.register_type(cls), or another class with "
-    "twinkle.register_type(cls, to_plain=..., from_plain=...)"
+    "send plain values, plain containers, arrays, tensors, a dataclass with twinkle.register_type(cls), or another "
+    "class with twinkle.register_type(cls, to_plain=..., from_plain=...)"
 )
+_MADE: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    tuple: (list, tuple),
+    set: (list, set),
+    frozenset: (list, frozenset),
+    dict: (lambda value: [list(pair) for pair in value.items()], dict),
+    range: (lambda value: [value.start, value.stop, value.step], lambda ends: range(*ends)),
+    slice: (lambda value: [value.start, value.stop, value.step], lambda ends: slice(*ends)),
+    int: (lambda value: format(value, "x"), lambda text: int(text, 16)),
+}
+"""Types of Python: what stands for a value in the tree, and what makes the value of it again."""
 _SCALARS = frozenset({type(None), bool, float, str})
 _PLAIN = _SCALARS | {int, bytes}
 
@@ -178,28 +188,22 @@ class Writer:
 
     def _other(self, value: Any, where: str, depth: int) -> list[Any]:
         kind = type(value)
-        if kind is tuple or kind is set or kind is frozenset:
-            return [kind.__name__, self._items(value, where, depth)]
-        if kind is dict:
-            pairs = [self._items(pair, f"{where} (a key and its value)", depth) for pair in value.items()]
-            return ["dict", pairs]
+        if kind in _MADE:
+            return [kind.__name__, self.tree(_MADE[kind][0](value), where, depth)]
         if kind is bytes or kind is bytearray:
             self.buffers.append(memoryview(value))
             return [kind.__name__]
-        if kind is int:
-            return ["int", format(value, "x")]
-        if kind is range or kind is slice:
-            return [kind.__name__, self._items((value.start, value.stop, value.step), where, depth)]
-        if (plain := self._types.plain(kind)) is not None:
-            return ["made", self._types.name(kind), self.tree(plain[0](value), where, depth + 1)]
         if isinstance(value, BaseException):
             parts = parts_of_error(value, lambda part: self._travels(part, depth))
             return ["error", *self._items(parts, where, depth + _ERROR_DEPTH)]
-        if travels_by_name(kind):
-            return self._by_name(value, where, depth)
-        bases = (base for base in (dict, list, tuple, str, int, float, bytes, set, frozenset) if issubclass(kind, base))
-        advice = next((f"make it a plain {base.__name__}, {base.__name__}(x)" for base in bases), _ADVICE)
-        raise WireTypeError(f"{where} is {_article(kind)}, which cannot be sent: {advice}")
+        if self._types.plain(kind) is not None or travels_by_name(kind):
+            if (name := self._types.name(kind)) is None:
+                raise WireTypeError(
+                    f"{where} is {_article(kind)}, which is not known to the wire: call "
+                    f"twinkle.register_type({kind.__name__}) on both sides"
+                )
+            return ["made", name, self.tree(_forms(self._types, kind)[0](value), where, depth + 1)]
+        raise WireTypeError(f"{where} is {_article(kind)}, which cannot be sent: {_ADVICE}")
 
     def _travels(self, value: Any, depth: int) -> bool:
         """Whether a part of an exception can be sent."""
@@ -209,36 +213,16 @@ class Writer:
             return False
         return True
 
-    def _by_name(self, value: Any, where: str, depth: int) -> list[Any]:
-        kind = type(value)
-        name = self._types.name(kind)
-        if name is None:
-            raise WireTypeError(
-                f"{where} is {_article(kind)}, which is not known to the wire: call "
-                f"twinkle.register_type({kind.__name__}) on both sides"
-            )
-        if isinstance(value, enum.Enum):
-            return ["enum", name, self.tree(value.value, where, depth + 1)]
-        if is_named_tuple(kind):
-            return ["named", name, self._items(value, where, depth)]
-        fields = {field.name: field.init for field in dataclasses.fields(value)}
-        more = set(getattr(value, "__dict__", ())) - fields.keys()
-        if lost := sorted(key for key in more if not isinstance(getattr(kind, key, None), cached_property)):
-            what = ", ".join(lost)
-            raise WireTypeError(f"{where} is {_article(kind)} with attributes that are no fields: {what} would be lost")
-        sent = (key for key, init in fields.items() if init)
-        return ["data", name, {key: self.tree(getattr(value, key), f"{where}.{key}", depth + 1) for key in sent}]
-
     def _array(self, value: Any, where: str) -> list[Any] | None:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.generic):
             return ["scalar", array_parts(numpy.asarray(value), where)[0][0], value.tobytes()]
         if numpy is not None and type(value) is numpy.ndarray:
             tag, (parts, view) = "array", array_parts(value, where)
-        elif torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
-            tag, (parts, view) = type(value).__name__.lower(), tensor_parts(value, where)
+        elif torch is not None and type(value) is torch.Tensor:
+            tag, (parts, view) = "tensor", tensor_parts(value, where)
         else:
-            return ["dtype", str(value)] if torch is not None and isinstance(value, torch.dtype) else None
+            return None
         self.buffers.append(view)
         return [tag, *parts]
 
@@ -246,6 +230,24 @@ class Writer:
 def _article(kind: type) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _forms(types: TypeNames, kind: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """What stands for a value of a class in the tree, and what makes the value of it again: the class's constructor."""
+    if (plain := types.plain(kind)) is not None:
+        return plain
+    if issubclass(kind, enum.Enum):
+        return lambda value: value.value, kind
+    return (list, kind._make) if is_named_tuple(kind) else (_fields_of, lambda fields: kind(**fields))
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that its constructor takes."""
+    kind, fields = type(value), dataclasses.fields(value)
+    more = set(getattr(value, "__dict__", ())) - {field.name for field in fields}
+    if lost := sorted(key for key in more if not isinstance(getattr(kind, key, None), cached_property)):
+        raise WireTypeError(f"{_article(kind)} has attributes that are no fields: {', '.join(lost)} would be lost")
+    return {field.name: getattr(value, field.name) for field in fields if field.init}
 
 
 def decode(data: bytes | bytearray, types: TypeNames = TYPES, **options: Any) -> Any:
@@ -328,7 +330,7 @@ class TreeReader:
         except WireFormatError:
             raise
         except Exception as error:  # also what the constructor of a class raises
-            advice = f"; if its constructor does not take its fields: {_ADVICE}" if tag == "data" else ""
+            advice = f"; if its constructor does not take its fields: {_ADVICE}" if tag == "made" else ""
             raise WireFormatError(f"a {tag!r:.40} does not hold what it should: {error}{advice}") from error
 
     def buffer(self) -> memoryview:
@@ -338,15 +340,12 @@ class TreeReader:
             raise WireFormatError("the message has fewer buffers than its values need")
         return found
 
-    def kind(self, name: Any, is_one: Callable[[Any], bool]) -> Any:
-        """A class that this process has registered."""
+    def made(self, depth: int, name: Any, plain: Any) -> Any:
+        """A value of a class that this process has registered."""
         kind = self._types.find(name) if isinstance(name, str) else None
-        if kind is None or not is_one(kind):
-            raise WireFormatError(
-                f"the type {name!r:.120} is not known here, or is of another kind: call twinkle.register_type with it "
-                "on both sides"
-            )
-        return kind
+        if kind is None:
+            raise WireFormatError(f"the type {name!r:.120} is not known here: call twinkle.register_type on both sides")
+        return _forms(self._types, kind)[1](self.value(plain, depth + 1))
 
     def array(self, depth: int, dtype: Any, shape: Any) -> Any:
         """A numpy array over its buffer."""
@@ -354,39 +353,18 @@ class TreeReader:
         made.flags.writeable = made.flags.writeable and not self._read_only
         return made
 
-    def fields(self, depth: int, name: Any, fields: Any) -> Any:
-        """A dataclass, by its constructor: a message cannot skip the checks of a class."""
-        kind = self.kind(name, dataclasses.is_dataclass)
-        return kind(**{key: self.value(item, depth + 1) for key, item in fields.items()})
 
-    def made(self, depth: int, name: Any, plain: Any) -> Any:
-        """A value of a class with a plain form."""
-        kind = self.kind(name, lambda kind: self._types.plain(kind) is not None)
-        return self._types.plain(kind)[1](self.value(plain, depth + 1))  # type: ignore[index]  # it was looked up
-
-
-def _is_enum(kind: Any) -> bool:
-    return issubclass(kind, enum.Enum)
+def _maker(make: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda reader, depth, plain: make(reader.value(plain, depth))
 
 
 _READERS: Mapping[str, Callable[..., Any]] = {
-    "tuple": lambda reader, depth, items: tuple(reader.items(items, depth)),
-    "set": lambda reader, depth, items: set(reader.items(items, depth)),
-    "frozenset": lambda reader, depth, items: frozenset(reader.items(items, depth)),
-    "dict": lambda reader, depth, pairs: dict(reader.items(pair, depth) for pair in pairs),
+    **{kind.__name__: _maker(make) for kind, (_, make) in _MADE.items()},
     "bytes": lambda reader, depth: bytes(reader.buffer()),
     "bytearray": lambda reader, depth: bytearray(reader.buffer()),
-    "int": lambda reader, depth, text: int(text, 16),
-    "range": lambda reader, depth, ends: range(*reader.items(ends, depth)),
-    "slice": lambda reader, depth, ends: slice(*reader.items(ends, depth)),
-    "enum": lambda reader, depth, name, value: reader.kind(name, _is_enum)(reader.value(value, depth + 1)),
-    "named": lambda reader, depth, name, items: reader.kind(name, is_named_tuple)._make(reader.items(items, depth)),
-    "data": TreeReader.fields,
     "made": TreeReader.made,
     "error": lambda reader, depth, *parts: error_of_parts(reader.error_type, *reader.items(list(parts), depth)),
     "array": TreeReader.array,
     "scalar": lambda reader, depth, dtype, data: to_array(dtype, [], data)[()],
-    "tensor": lambda reader, depth, dtype, shape, grad: to_tensor(dtype, shape, reader.buffer()).requires_grad_(grad),
-    "parameter": lambda reader, depth, dtype, shape, grad: to_parameter(to_tensor(dtype, shape, reader.buffer()), grad),
-    "dtype": lambda reader, depth, name: torch_dtype(name),
+    "tensor": lambda reader, depth, dtype, shape, grad: to_tensor(dtype, shape, grad, reader.buffer()),
 }

@@ -84,8 +84,8 @@ def serve(
         TypeError: One is neither a remote class nor a component.
     """
     options = {"host": host, "port": port, "token": token, "tls": tls, "insecure": insecure}
-    started: Server = _twinkle_http("serve").serve(classes, **options, max_body=max_body, lease=lease)
-    return started
+    made: Server = _twinkle_http("serve").HttpServer(classes, **options, max_body=max_body, lease=lease)
+    return made
 
 
 def _twinkle_http(what: str) -> ModuleType:

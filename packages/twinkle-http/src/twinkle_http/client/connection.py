@@ -37,6 +37,7 @@ _log = logging.getLogger("twinkle.http")
 _ROOT = "/twinkle/1"
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
+_LONGEST_READ_SECONDS = 600.0  # of a value that has to be collected first
 _POLL_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 2.0
 _SILENT_SECONDS = 2.0  # without an answer, after which a warning tells
@@ -102,7 +103,6 @@ class Connection:
         *,
         patience: float | None = None,
         timeout: float = math.inf,
-        silence: float | None = None,
     ) -> bytearray:
         """Send a message, again after a lost connection, with longer and longer pauses; returns the answer.
 
@@ -112,7 +112,6 @@ class Connection:
             number: Its number; None for a request that may run twice.
             patience: Seconds for which a lost connection is tried again; None for the usual ones.
             timeout: Seconds for all of it.
-            silence: Seconds without a byte after which a connection is lost; None for the usual ones.
 
         Raises:
             StoreTimeoutError: The time is over.
@@ -126,7 +125,7 @@ class Connection:
         headers = {} if number is None else {"twinkle-request": str(number)}
         while True:
             try:
-                return self._asked(path, message, headers, silence or _READ_SECONDS, end)
+                return self._asked(path, message, headers, end)
             except _LOST as error:
                 now = time.monotonic()
                 if now >= end:
@@ -144,9 +143,7 @@ class Connection:
                 time.sleep(pause * _SYSTEM.uniform(0.5, 1.0))
                 pause = min(_LONGEST_PAUSE_SECONDS, max(0.02, 2 * pause))
 
-    def _asked(
-        self, path: str, message: WireMessage, headers: Mapping[str, str], silence: float, end: float
-    ) -> bytearray:
+    def _asked(self, path: str, message: WireMessage, headers: Mapping[str, str], end: float) -> bytearray:
         """The answer to a request that is sent once.
 
         Raises:
@@ -156,6 +153,7 @@ class Connection:
         size = message.nbytes
         body: Any = message.to_bytes() if size <= _AT_ONCE_BYTES else message.chunks()
         given = {**self._common, "twinkle-client": self.client, "content-length": str(size), **headers}
+        silence = _LONGEST_READ_SECONDS if path == "/read" else _READ_SECONDS
         limit = urllib3.Timeout(connect=_CONNECT_SECONDS, read=max(0.001, min(silence, end - time.monotonic())))
         options: dict[str, Any] = {"retries": False, "redirect": False, "preload_content": False, "timeout": limit}
         options["decode_content"] = False  # urllib3 inflates without a bound
@@ -179,7 +177,7 @@ class Connection:
     def close(self) -> None:
         """Inform the server that this client ends; a server that does not answer notices it by the lease."""
         try:
-            self._asked("/close", framed(None), {}, _READ_SECONDS, math.inf)
+            self._asked("/close", framed(None), {}, math.inf)
         except (*_LOST, TwinkleError):
             return
         finally:

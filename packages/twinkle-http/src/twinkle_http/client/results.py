@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from twinkle_remote.protocol import Columns, InputReplies, Rows, Task
 
 _DROPPED_AT_ONCE = 1000
-_LONGEST_READ_SECONDS = 600.0  # of a value that has to be collected first
 
 
 class ServedPayload:
@@ -126,7 +125,7 @@ class ServedStore:
         trees = [writer.tree(one, "what is read", 1) for one in given]
         message = framed(ResultRequest(ref.name, *trees), writer.buffers)
         limit = math.inf if timeout is None else timeout
-        data = self._connection.post("/read", message, timeout=limit, silence=_LONGEST_READ_SECONDS)
+        data = self._connection.post("/read", message, timeout=limit)
         value = self.decoded(data)
         if isinstance(value, dict) and value.keys() == {"error"} and isinstance(value["error"], bytes):
             raise self.decoded(value["error"])

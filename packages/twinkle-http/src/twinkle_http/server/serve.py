@@ -1,7 +1,6 @@
-"""`serve`: the remote classes of a session for clients that hold a token; safe by default.
+"""The server of a session's components: safe by default, in a thread of this process until it is closed.
 
-The server runs in a thread of this process until it is closed. SIGTERM drains it: no new calls are taken, those in
-flight end, and the clients are informed.
+SIGTERM drains it: no new calls are taken, those in flight end, and the clients are informed.
 """
 
 from __future__ import annotations
@@ -43,32 +42,6 @@ _TERMINATED = 143  # the convention of shells: 128 + the number of SIGTERM
 LAST_UPDATE_SECONDS = 5.0
 
 
-def serve(
-    classes: Iterable[object],
-    *,
-    host: str,
-    port: int,
-    token: str | Mapping[str, str] | Path | None,
-    tls: tuple[str, str] | None,
-    insecure: bool,
-    max_body: int,
-    lease: float,
-) -> HttpServer:
-    """Serve remote classes of the running session: what `twinkle_remote.serve` calls, which describes the arguments."""
-    check_encrypted(f"host={host!r}", host, tls is not None, insecure, "give tls=(certificate, key), or insecure=True")
-    tokens = Tokens(token)
-    server = HttpServer(classes, tokens, (host, port), tls, max_body, lease)
-    try:
-        server.start()
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first error says why it did not start
-            server.close(0.0)
-        raise
-    if tokens.made is not None:
-        print(f"twinkle serves at {server.address}, token: {tokens.made}", file=sys.stderr, flush=True)
-    return server
-
-
 def _config(gate: Gate, tls: tuple[str, str] | None) -> uvicorn.Config:
     if tls is not None:
         try:
@@ -105,18 +78,26 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class HttpServer(Server):
-    """A server of the components of one session, in a thread with an event loop of its own."""
+    """A server of the components of one session, in a thread with an event loop of its own; it runs when it is made.
+
+    The arguments, and what is raised, are those of `twinkle_remote.serve`.
+    """
 
     def __init__(
         self,
         classes: Iterable[object],
-        tokens: Tokens,
-        place: tuple[str, int],
+        *,
+        host: str,
+        port: int,
+        token: str | Mapping[str, str] | Path | None,
         tls: tuple[str, str] | None,
+        insecure: bool,
         max_body: int,
         lease: float,
     ) -> None:
-        session, components = running(), Components(classes)
+        use = "give tls=(certificate, key), or insecure=True"
+        check_encrypted(f"host={host!r}", host, tls is not None, insecure, use)
+        tokens, session, components = Tokens(token), running(), Components(classes)
         groups = {name: group.num_workers for name, group in session.groups.items()}
         any_group = session.mode == "local" and not groups
         described = {"groups": groups, "any_group": any_group, "lease": lease, "max_body": max_body}
@@ -125,19 +106,27 @@ class HttpServer(Server):
         json = JsonApi(list(groups), components, self._clients, self._calls)
         self._app = App(described, self._calls, self._clients, json, max_body)
         self._uvicorn = uvicorn.Server(_config(Gate(self._app, tokens), tls))
-        self._sock = _bound(*place)
-        host = f"[{place[0]}]" if ":" in place[0] else place[0]
-        self.address = f"{'https' if tls else 'http'}://{host}:{self._sock.getsockname()[1]}"
+        self._sock = _bound(host, port)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{'https' if tls else 'http'}://{shown}:{self._sock.getsockname()[1]}"
         self.token = tokens.only()
         self._closed, self._closing = threading.Event(), threading.Lock()
         self._before: Any = None
         self._owner = os.getpid()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="twinkle-http", daemon=True)
+        try:
+            self._start()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error says why it did not start
+                self.close(0.0)
+            raise
+        if tokens.made is not None:
+            print(f"twinkle serves at {self.address}, token: {tokens.made}", file=sys.stderr, flush=True)
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}{', closed' if self._closed.is_set() else ''}>"
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start to answer; returns when it does."""
         self._thread.start()
         until = time.monotonic() + _START_SECONDS
@@ -182,15 +171,12 @@ class HttpServer(Server):
         if os.getpid() != self._owner:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            return
-        if self._closing.locked():  # in the middle of `close`, perhaps of this very thread
-            return
-        before = self._before
-        self.close()
-        if callable(before):
-            before(number, frame)
-        elif before is not signal.SIG_IGN:
-            raise SystemExit(_TERMINATED)
+        elif not self._closing.locked():  # not in the middle of `close`, perhaps of this very thread
+            self.close()
+            if callable(self._before):
+                self._before(number, frame)
+            elif self._before is not signal.SIG_IGN:
+                raise SystemExit(_TERMINATED)
 
     async def _serve(self) -> None:
         reaper = asyncio.ensure_future(self._reap())
