@@ -165,13 +165,3 @@ def test_a_lazy_chain_moves_no_payload_through_the_client(proxy: Proxy) -> None:
         assert proxy.passed - before < 40_000
         before = proxy.passed
         assert len(get(lazy)) == array.nbytes <= proxy.passed - before <= 1.01 * array.nbytes + 20_000
-
-
-@pytest.mark.slow
-def test_results_that_are_dropped_are_forgotten_by_the_server(proxy: Proxy) -> None:
-    with session("http", **options(proxy)):
-        counter = on("two").create(Counter)
-        for _ in range(300):
-            assert counter.add() > 0
-        lazy = submit(counter.add)
-        assert lazy == 301 and lazy == 301

@@ -152,11 +152,6 @@ def test_what_is_no_request_is_refused(root: Any) -> None:
         unpacked(framed(root).to_bytes(), CallRequest)
 
 
-def test_requests_and_updates_arrive_as_they_were_sent() -> None:
-    request = CallRequest("method", "g", "i", "f", [1, "x"], {"key": [2]}, eager=True)
-    assert unpacked(packed(request), CallRequest) == request
-
-
 UPDATE = CallUpdate(7, value=b"value", error=b"error", outcome={"rows": 3, "is_list": True, "columns": ["a", "b"]})
 UPDATES = packed(UpdateAnswer([(1, UPDATE), (2, CallUpdate(2))], draining=True))
 

