@@ -233,7 +233,7 @@ def _article(kind: type) -> str:
 
 
 def _forms(types: TypeNames, kind: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """What stands for a value of a class in the tree, and what makes the value of it again: the class's constructor."""
+    """The functions that give the plain form of a value of a class, and make the value again, by its constructor."""
     if (plain := types.plain(kind)) is not None:
         return plain
     if issubclass(kind, enum.Enum):
