@@ -79,6 +79,8 @@ def test_named_devices_are_counted_from_the_first_node_on() -> None:
     assert found["a"] == [DeviceAssignment(0, (2,)), DeviceAssignment(1, (1,))]
     assert found["b"] == [DeviceAssignment(0, (3,)), DeviceAssignment(1, (0,))]
     assert nodes_of(found["c"]) == [0] * 4 or nodes_of(found["c"]) == [1] * 4
+    found = assign([DeviceGroup("a", [2, 3, 4, 5], "GPU", gpus_per_worker=2)], gpus(4, 2))
+    assert found["a"] == [DeviceAssignment(0, (2, 3)), DeviceAssignment(1, (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -182,11 +182,6 @@ def test_named_devices_are_the_ones(cluster: Any) -> None:
     assert places(seen["c"]) == [(0, "1"), (0, "2")]
 
 
-def test_named_devices_in_pairs(cluster: Any) -> None:
-    seen = look(cluster, gpu("a", [2, 3, 4, 5], gpus_per_worker=2))["a"]
-    assert places(seen) == [(0, "2,3"), (1, "4,5")]
-
-
 def test_custom_resources(cluster: Any) -> None:
     seen = look(cluster, {"name": "a", "ranks": 2, "device_type": "accel"})["a"]
     assert [(row["node"], row["RANK"]) for row in seen] == [(1, "0"), (1, "1")]
