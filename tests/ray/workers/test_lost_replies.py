@@ -59,7 +59,7 @@ PROGRAM = """
             steps = seen.pop("step")
             assert steps <= 8 and set(seen.values()) == {1}, (steps, seen)
         print("FAILED", failed)
-        twinkle.shutdown(0)
+        twinkle.shutdown()
 """
 # Ray loses so many percents of the answers of workers. A request that it loses holds up the next one for 30 s.
 LOSSES = {"num_failures": -1, "req_failure_prob": 0, "resp_failure_prob": 30}

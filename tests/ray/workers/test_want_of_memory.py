@@ -59,7 +59,7 @@ def test_want_of_memory(joined_program: Callable[..., Any]) -> None:
         print("GIVE", outcome(lambda: told(lambda: greedy.give(300 << 20))), flush=True)
         print("COUNT", outcome(lambda: told(lambda: greedy.count(rows))), flush=True)
         print("AFTER", outcome(lambda: greedy.take(1000)), flush=True)
-        twinkle.shutdown(0)
+        twinkle.shutdown()
     """
     )
     for name, method, cause in (
@@ -103,7 +103,7 @@ def test_a_full_store_spills_and_loses_nothing(program: Callable[..., Any]) -> N
         assert [list(maker.first(rows)) for rows in made] == [[2 * i, 2 * i + 1] for i in range(20)]
         assert [list(rows) for rows in sent] == [[i, i] for i in range(15)]
         print("TOLD")
-        twinkle.shutdown(0)
+        twinkle.shutdown()
     """
     ).finish(110)
     assert "TOLD" in out
