@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export OMP_WAIT_POLICY ?= PASSIVE
 LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 
-.PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs setup lint typecheck quick clusters packaging dist docs bench peers lock clean
+.PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs test-peers setup lint typecheck quick clusters packaging dist docs bench peers lock clean
 
 demo: setup
 	$(BIN)/python examples/grpo.py --steps 40
@@ -101,6 +101,10 @@ bench: setup
 # is left out by name. Rows or scripts by name: make peers ROWS="loader weights"
 peers: setup
 	$(BIN)/python benchmarks/peers/run.py $(ROWS)
+
+# The goldens of losses and advantages, by verl's and TRL's own functions, each in an environment of its own.
+test-peers: setup
+	$(BIN)/python benchmarks/peers/formulas.py
 
 # Resolve again, then drop the addresses: any index or mirror serves the same hashes.
 lock: .tools/uv-$(UV_VERSION)/bin/uv
