@@ -13,6 +13,7 @@ import json
 import math
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,15 +32,14 @@ def column(step: float, shift: float = 0.0) -> torch.Tensor:
 
 def of_verl() -> dict[str, Any]:
     """verl's losses with the first numbers of their gradients, and its advantages by token."""
-    from verl.trainer.ppo import core_algos as verl
-    from verl.workers.config import ActorConfig
-
+    verl: Any = import_module("verl.trainer.ppo.core_algos")
+    make_config: Any = import_module("verl.workers.config").ActorConfig
     old, advantages, by_sequence = column(2.1, -1.5), column(3.7), torch.tensor([0.5, -1.0, 2.0, -0.25])
     goldens = json.loads(GOLDENS.read_text())["loss"]
 
     def policy(name: str, made: Any, mode: str, given: torch.Tensor) -> torch.Tensor:
         options = {"low": 0.2, "high": 0.28, "dual": 1e9, **goldens[name][0]}
-        config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
+        config = make_config(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
         for field, value in (("low", options["low"]), ("high", options["high"]), ("c", options["dual"])):
             object.__setattr__(config, f"clip_ratio_{field}", value)
         rows = by_sequence[:, None].expand(4, 5) if name == "gspo" else advantages
@@ -87,16 +87,15 @@ def of_verl() -> dict[str, Any]:
 
 def of_trl() -> dict[str, Any]:
     """TRL's losses of pairs: of each answer the mean of its log-probabilities."""
-    from trl.experimental.cpo.cpo_trainer import CPOTrainer
-    from trl.experimental.orpo.orpo_trainer import ORPOTrainer
-
+    cpo: Any = import_module("trl.experimental.cpo.cpo_trainer").CPOTrainer
+    orpo: Any = import_module("trl.experimental.orpo.orpo_trainer").ORPOTrainer
     means = (column(1.3, -2.5) * MASK).sum(1) / MASK.sum(1)
     here = SimpleNamespace(device="cpu")
     own = SimpleNamespace(
         alpha=0.0, beta=2.0, simpo_gamma=1.0, loss_type="simpo", label_smoothing=0.0, accelerator=here
     )
-    simpo = CPOTrainer.cpo_loss(own, means[::2], means[1::2])[0]
-    odds = ORPOTrainer.odds_ratio_loss(SimpleNamespace(beta=0.1, accelerator=here), means[::2], means[1::2])[0]
+    simpo = cpo.cpo_loss(own, means[::2], means[1::2])[0]
+    odds = orpo.odds_ratio_loss(SimpleNamespace(beta=0.1, accelerator=here), means[::2], means[1::2])[0]
     return {"pairs simpo": simpo.tolist(), "pairs orpo": (-means[::2] - odds).tolist()}
 
 
