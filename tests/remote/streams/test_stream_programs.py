@@ -372,7 +372,7 @@ def test_each_row_once_in_random_programs(mode: str) -> None:
                 if PROGRAMS <= 100:
                     raise AssertionError(f"program {seed} in mode {mode}") from error
                 failures.append(f"{seed}: {type(error).__name__}: {str(error)[:100]}")
-        for component in components:
+        for component in components[-200:]:  # a release looks for garbage in the whole process
             release(component)
     assert not failures, f"{len(failures)} of {PROGRAMS}: {failures[:5]}"
     assert mode == "local" or lost["calls"]
