@@ -250,8 +250,8 @@ def through(source: Any, stage: Any, trainer: Trainer, **options: Any) -> float:
 
 def computing_engines(mode: str, batches: int = 6, runs: int = 3) -> None:
     """Print the rate of streams with default options against that of the synchronous loop, run in turn."""
+    from twinkle_engines.samplers.components import TransformersSampler
     from twinkle_engines.samplers.sampler import SamplingParams
-    from twinkle_engines.samplers.transformers_sampler import TransformersSampler
 
     groups = [DeviceGroup("sampler", 1, "CPU"), DeviceGroup("trainer", 1, "CPU")]
     one = DeviceMesh.from_sizes(dp_size=1)

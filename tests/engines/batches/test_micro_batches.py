@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_models import ragged, sequences
 
 from twinkle.engines import Rollouts
+from twinkle_engines.batches.columns import fit
 from twinkle_engines.batches.micro_batches import micro_batches
 
 
@@ -65,3 +68,18 @@ def test_micro_batches_count_sequences_and_keep_pairs() -> None:
 def test_columns_of_another_form_are_named(columns: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         list(micro_batches({"input_ids": [[1, 2, 3]], **columns}, None, None))
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(0, 9))
+def test_packs_are_those_of_first_fit_decreasing(lengths: list[int], more: int) -> None:
+    length = max(lengths, default=0) + more
+    packs: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not lengths[i]:
+            continue
+        place = next((pack for pack in packs if sum(lengths[k] for k in pack) + lengths[i] <= length), None)
+        if place is None:
+            packs.append([i])
+        else:
+            place.append(i)
+    assert fit(lengths, length) == [sorted(pack) for pack in packs]

@@ -254,15 +254,6 @@ def test_many_rows_are_cut_and_joined_in_linear_time() -> None:
     assert pickle.loads(pickle.dumps(whole[5])) == whole[5]
 
 
-def test_marks_of_truncated_sampling_stand_at_each_token_of_a_rectangle() -> None:
-    made = Rollouts([[1, 2, 3], [4], [5, 6]], counts=[2, 1], truncated_sampling=[True, False, False])
-    assert made.truncated_sampling == [True, False, False] and made[1].truncated_sampling == [False]
-    assert made.pad("left")["truncated_sampling"].tolist() == [[True] * 3, [False] * 3, [False] * 3]
-    assert sum(int(pack["truncated_sampling"].sum()) for pack in made.pack(4)) == 3
-    with pytest.raises(ValueError, match="truncated_sampling"):
-        made.replace(truncated_sampling=[True])
-
-
 def test_a_column_is_read_by_its_name_and_one_that_is_not_there_is_named() -> None:
     made = Rollouts([[1, 2], [3]], counts=[2], prompts=["x"]).with_column("weight", [[0.5, 1], [2]])
     assert [one.tolist() for one in made.column("weight")] == [[0.5, 1.0], [2.0]] and made.column("prompts") == ["x"]

@@ -70,13 +70,3 @@ def test_a_policy_loss_of_truncated_sampling_warns_once(loss: Any) -> None:
     with pytest.warns(UserWarning, match="top_k"):
         model.forward_backward(marked([False, False, False, True]), loss)
     model.forward_backward(marked([True] * 4), loss)
-
-
-@pytest.mark.parametrize("form", ["mapping", "packs", "list", "max_tokens"])
-def test_a_batch_of_any_form_tells_its_truncated_sampling(form: str) -> None:
-    options: Any = {"max_tokens": 9} if form == "max_tokens" else {}
-    model = TransformersModel(Build("llama"), optimizer=sgd, **options)
-    given = marked([False, False, True, False])
-    forms: Any = {"mapping": given.pad(), "packs": given.pack(9), "list": [given[0], given[1]]}
-    with pytest.warns(UserWarning, match="top_k"):
-        model.forward_backward(forms.get(form, given), "cispo")

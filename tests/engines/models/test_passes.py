@@ -58,13 +58,3 @@ def test_activations_are_computed_anew_with_the_same_draws() -> None:
         model.forward_backward(Rollouts(IDS))
         norms.append(model.step()["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-6)
-
-
-def test_what_is_no_column_of_tokens_is_left_out() -> None:
-    ids = torch.arange(1, 9).view(2, 4)
-    batch = {"input_ids": ids, "labels": ids}
-    model = TransformersModel(Build("llama"), optimizer=sgd)
-    more = {"token_type_ids": torch.zeros_like(ids), "texts": ["a", "b"], "inputs_embeds": None}
-    assert model.forward_backward({**batch, **more}) == model.forward_backward(batch)
-    with pytest.raises(ValueError, match="labels"):
-        model.forward_backward({"input_ids": ids, "texts": ["a", "b"]})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from math import prod
@@ -162,21 +161,6 @@ def test_an_empty_batch_counts_for_nothing_and_a_step_needs_tokens() -> None:
     model.step()
     with pytest.raises(ValueError, match="has no gradient"):
         model.step()
-
-
-@pytest.mark.filterwarnings("ignore:the gradient of the loss")
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_reaches_no_weights(number: float) -> None:
-    model = one("llama")
-    before = logprobs_of(model, ragged(2, 1))
-    for loss in (lambda logprobs, batch: logprobs * 0 + number, lambda logprobs, batch: logprobs * number):
-        model.forward_backward(ragged(4, 1))
-        assert not math.isfinite(model.forward_backward(ragged(4, 1), loss)["loss"])
-        assert model.step()["skipped"] == 1.0
-    for own, old in zip(logprobs_of(model, ragged(2, 1)), before, strict=True):
-        assert_close(own, old)
-    model.forward_backward(ragged(4, 1))
-    assert "skipped" not in model.step()
 
 
 def test_values_of_another_graph_are_refused() -> None:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from twinkle_engines.checkpoints.sinks import WandbSink as WandbSink
     from twinkle_engines.models.tiny import tiny_model as tiny_model
     from twinkle_engines.models.transformers_model import TransformersModel as TransformersModel
+    from twinkle_engines.samplers.components import TransformersSampler as TransformersSampler
+    from twinkle_engines.samplers.components import VLLMSampler as VLLMSampler
     from twinkle_engines.samplers.sampler import SamplingParams as SamplingParams
-    from twinkle_engines.samplers.transformers_sampler import TransformersSampler as TransformersSampler
-    from twinkle_engines.samplers.vllm_sampler import VLLMSampler as VLLMSampler
 else:
     __all__, __getattr__, __dir__ = load_lazily(__name__)
 
