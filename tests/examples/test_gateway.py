@@ -46,7 +46,5 @@ def test_a_conversation_is_what_the_sampler_saw_and_strangers_get_nothing() -> N
             assert session.rollouts().lengths == row.lengths
         assert row.column("task") == [7] and row.sequence_rewards().sum() == 2.5
         assert sum(len(one) for one in row.column("stops")) == 4 and set(row.column("episode")) == {0}
-        first = row.ids[0].tolist()
-        start = int(row.column("mask")[0].nonzero()[0])
-        right = sampler.sample([first[:start]], params).ids[0].tolist()
-        assert right == first[: len(right)]
+        first, start = row.ids[0].tolist(), int(row.column("mask")[0].nonzero()[0])
+        assert (right := sampler.sample([first[:start]], params).ids[0].tolist()) == first[: len(right)]
