@@ -414,7 +414,7 @@ COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_198, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_085, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_121, 2_900),
-    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_880, 8_000),
+    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_856, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 664, 700),
     "lines of tests": (lambda: lines("tests"), 37_241, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
