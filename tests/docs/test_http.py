@@ -153,12 +153,3 @@ def test_commands_of_the_page_are_those_of_the_command() -> None:
     assert len(serving) >= 2
     for line in serving:
         parsed(shlex.split(line))
-
-
-def test_the_proxy_streams_and_knows_the_longest_request() -> None:
-    text = blocks(DEPLOYMENT, "nginx")[0]
-    directives = dict(re.findall(r"^\s*(\w+) ([^;{]+);$", text, re.MULTILINE))
-    assert text.count("{") == text.count("}") == 2
-    assert directives["proxy_buffering"] == directives["proxy_request_buffering"] == "off"
-    assert int(directives["proxy_read_timeout"].removesuffix("s")) > 20
-    assert "proxy_set_header Host" not in text  # else the server must be told the name

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
-from collections import Counter
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
-import twinkle_remote
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http", "twinkle.engines")
@@ -27,21 +23,17 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.ids: Counter[str] = Counter()
+        self.ids = set[str]()
         self.links: list[str] = []
         self.contents: list[str] = []
         self.pictures: list[tuple[str, str]] = []
-        self.titles = self.headings = self._depth = 0
-        self._body = False
+        self._depth = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note an element; `contents` has the links of the navigation at the left, `links` all others."""
         values = {name: value or "" for name, value in attrs}
-        self.ids.update([values["id"]] if "id" in values else [])
-        self._body |= tag == "body"
-        self.titles += tag == "title" and not self._body
-        self.headings += tag == "h1"
+        self.ids.add(values.get("id", ""))
         if tag == "div" and (self._depth or "sidebar-tree" in values.get("class", "").split()):
             self._depth += 1
         elif tag == "img":
@@ -92,25 +84,6 @@ def test_each_name_of_twinkle_leads_to_its_reference(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_text_before_a_colon_is_no_type_of_a_property(site: Path) -> None:
-    page = (site / "api.html").read_text(encoding="utf-8")
-    version = re.search(r'<dt[^>]* id="twinkle_remote.Stream.version">.*?</dd></dl>', page, re.DOTALL)
-    written = inspect.getdoc(twinkle_remote.Stream.version)
-    assert written is not None
-    assert version is not None
-    assert ": " in written
-    assert written in re.sub(r"<[^>]+>", "", version[0])
-    assert ">Type<" not in page
-
-
-@pytest.mark.slow
-def test_fields_of_named_tuples_say_nothing_but_what_is_written(site: Path) -> None:
-    page = (site / "api.html").read_text(encoding="utf-8")
-    assert "3D mesh with dims (dp_replicate, dp_shard, tp)" in page
-    assert "Alias for field number" not in page
-
-
-@pytest.mark.slow
 def test_links_within_the_site_lead_somewhere(pages: dict[Path, Page]) -> None:
     dead = []
     for path, page in pages.items():
@@ -120,24 +93,6 @@ def test_links_within_the_site_lead_somewhere(pages: dict[Path, Page]) -> None:
             if not target.is_file() or (anchor and target in pages and anchor not in pages[target].ids):
                 dead.append(f"{path.name}: {link}")
     assert dead == []
-
-
-@pytest.mark.slow
-def test_links_that_leave_the_site_are_of_https(pages: dict[Path, Page]) -> None:
-    outside = [(path.name, link) for path, page in pages.items() for link in page.links if SCHEME.match(link)]
-    assert outside
-    assert [found for found in outside if not re.match(r"https://[\w-]+(\.[\w-]+)+(/|$)", found[1])] == []
-
-
-@pytest.mark.slow
-def test_each_anchor_is_the_only_one_of_its_name(pages: dict[Path, Page]) -> None:
-    assert [(path.name, name) for path, page in pages.items() for name, n in page.ids.items() if n > 1] == []
-
-
-@pytest.mark.slow
-def test_each_page_has_a_title_and_one_heading_above_the_others(pages: dict[Path, Page]) -> None:
-    counts = {path.name: (page.titles, page.headings) for path, page in pages.items()}
-    assert {name: count for name, count in counts.items() if count != (1, 1)} == {}
 
 
 @pytest.mark.slow
@@ -153,33 +108,6 @@ def test_each_picture_is_there_and_says_what_it_shows(pages: dict[Path, Page]) -
 def test_the_table_of_contents_reaches_each_page(site: Path, pages: dict[Path, Page]) -> None:
     reached = {(site / link.partition("#")[0]).resolve() for link in pages[site / "index.html"].contents}
     assert set(pages) - reached == {site / "index.html", site / "search.html"}
-
-
-@pytest.mark.slow
-def test_the_contents_have_the_order_in_which_one_asks(site: Path, pages: dict[Path, Page]) -> None:
-    contents = dict.fromkeys(link.removesuffix(".html") for link in pages[site / "index.html"].contents)
-    asked = ["install", "models", "streams", "howto/launch", "http", "api"]
-    assert [link for link in contents if link in asked] == asked
-
-
-@pytest.mark.slow
-def test_no_mark_of_a_text_is_taken_for_another(site: Path) -> None:
-    """`X`s is no end of code in a docstring, and what stands between two stars of patterns is no emphasis."""
-    found = []
-    for path in site.rglob("*.html"):
-        text = re.sub(r"<(pre|script|style)\b.*?</\1>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        codes = re.findall(r"<code[^>]*>(?:(?!</code>).)*`", text, re.DOTALL)
-        found += [(path.name, mark) for mark in [*codes, *re.findall(r"\w<em>[^<]*|<em>[^<]*_</em>", text)]]
-    assert found == []
-
-
-@pytest.mark.slow
-def test_links_name_what_they_lead_to_and_not_its_file(site: Path) -> None:
-    pages = {path.name: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    links = {
-        name: re.findall(r"<a [^>]*>(?:<span[^>]*>)?[\w./-]+\.md(?:</span>)?</a>", text) for name, text in pages.items()
-    }
-    assert {name: found for name, found in links.items() if found} == {}
 
 
 @pytest.mark.slow

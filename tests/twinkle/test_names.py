@@ -40,11 +40,6 @@ def test_names_are_sorted_and_listed() -> None:
     assert set(names_of(twinkle)) <= set(dir(twinkle))
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Actor'"):
-        getattr(import_module("twinkle"), "Actor")  # noqa: B009  a type checker refuses the plain form
-
-
 @pytest.mark.parametrize(
     "module", ["twinkle", "twinkle.cli", "twinkle.engines", "twinkle_engines", "twinkle_mesh", "twinkle_remote"]
 )
@@ -63,7 +58,8 @@ def test_import_is_light(module: str) -> None:
 )
 def test_names_of_the_engines_are_those_of_their_package(name: str, home: str) -> None:
     here, there = import_module(name), import_module(home)
-    assert here.__all__ == there.__all__
+    own = {"rollout_page"} if name == "twinkle.engines" else set()  # of the command, which draws the page
+    assert set(here.__all__) == {*there.__all__, *own}
     for each in there.__all__:
         assert getattr(here, each) is getattr(there, each)
 

@@ -89,18 +89,18 @@ def token_values(
     """
     if head.kind == "score":
         return TokenValues(_scores(model, head, batch), None)
-    targets, heat = batch["targets"], batch.get(TEMPERATURES)
+    targets, temperature = batch["targets"], batch.get(TEMPERATURES)
     wanted = counted[:, 1:].flatten().nonzero()[:, 0]
     places = wanted if len(wanted) else wanted.new_zeros(1)  # the head is a part of each pass
     after = places + places // max(targets.shape[1] - 1, 1) + 1  # of the flat columns, with the first tokens
-    heat = None if heat is None else heat.flatten()[after]
+    temperature = None if temperature is None else temperature.flatten()[after]
     wide = targets.flatten()[after]
     if top is not None:
         wide = torch.cat([wide[:, None], top.flatten(0, 1)[after].long()], 1)
-    reader = _LogitReader(head, after - 1, wide, heat, entropy, top_k)
+    reader = _LogitReader(head, after - 1, wide, temperature, entropy, top_k)
     if head.after is None:
         logits = logits_of(model, batch)
-        reader.found.append(reader.values(logits.flatten(0, 1)[after - 1], reader.targets, heat))
+        reader.found.append(reader.values(logits.flatten(0, 1)[after - 1], reader.targets, temperature))
     else:
         logits = _hooked(model, batch, reader)
     # FSDP2 prepares its backward pass where the model's own output has one; a logit may be -inf
@@ -149,9 +149,9 @@ class _LogitReader:
     """A hook of a head: it computes the values of some places in chunks, and leaves the model the logits of one."""
 
     def __init__(
-        self, head: Head, places: Tensor, targets: Tensor, heat: Tensor | None, entropy: Entropy, top_k: int = 0
+        self, head: Head, places: Tensor, targets: Tensor, temperature: Tensor | None, entropy: Entropy, top_k: int = 0
     ) -> None:
-        self._head, self._places, self._heat, self._entropy = head, places, heat, entropy
+        self._head, self._places, self._temperature, self._entropy = head, places, temperature, entropy
         self._is_busy, self._top_k = False, top_k
         self.targets = targets
         self.found: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
@@ -164,13 +164,17 @@ class _LogitReader:
         rows = max(1, CHUNK // self._head.vocabulary)
         after: Any = self._head.after
 
-        def chunk(some: Tensor, targets: Tensor, heat: Tensor | None) -> tuple[Tensor, Any, Any]:
-            return self.values(after(module(some[None], *rest)[0]), targets, heat)
+        def chunk(some: Tensor, targets: Tensor, temperature: Tensor | None) -> tuple[Tensor, Any, Any]:
+            return self.values(after(module(some[None], *rest)[0]), targets, temperature)
 
         self._is_busy = True
         for start in range(0, len(states), rows):
             part = slice(start, start + rows)
-            chosen_part = (states[part], self.targets[part], None if self._heat is None else self._heat[part])
+            chosen_part = (
+                states[part],
+                self.targets[part],
+                None if self._temperature is None else self._temperature[part],
+            )
             if len(states) <= rows or not torch.is_grad_enabled():
                 self.found.append(chunk(*chosen_part))
             else:
@@ -179,12 +183,12 @@ class _LogitReader:
         self._is_busy = False
         return (states[None, :1], *rest)
 
-    def values(self, logits: Tensor, targets: Tensor, heat: Tensor | None) -> tuple[Tensor, Any, Any]:
+    def values(self, logits: Tensor, targets: Tensor, temperature: Tensor | None) -> tuple[Tensor, Any, Any]:
         """Log-probabilities, entropies and likeliest ids of logits (places, vocabulary); numbers as they are."""
         if self._head.kind != "lm":
             return logits[..., 0].float(), None, None
-        if heat is not None:
-            logits = logits / heat[..., None].to(torch.promote_types(logits.dtype, torch.float32))
+        if temperature is not None:
+            logits = logits / temperature[..., None].to(torch.promote_types(logits.dtype, torch.float32))
         ids = logits.topk(self._top_k, -1).indices if self._top_k else None
         targets = targets if ids is None else torch.cat([targets[:, None], ids], 1)
         if self._entropy == "none":
