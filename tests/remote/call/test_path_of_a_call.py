@@ -10,7 +10,7 @@ from typing import Any
 from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import get, on, remote_class, remote_function, session
 
-CALL, RESULT = 23, 13
+CALL, RESULT = 21, 13
 """Today's numbers; the goals are 10 and 8."""
 
 

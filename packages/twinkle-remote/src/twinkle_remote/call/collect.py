@@ -118,14 +118,7 @@ _LEAST_SECONDS = 0.5  # least time for reading a result, so that a near one arri
 def read_outcome(
     call: PendingCall, outcome: Outcome, piece: Piece | None, timeout: float | None, began: float
 ) -> tuple[Any, int]:
-    """The value of an outcome, or a piece of it, and the bytes that came for it.
-
-    Args:
-        call: The call.
-        outcome: The outcome of one rank.
-        piece: Of its payload; None for the whole value.
-        timeout: Seconds for waiting and reading together; None for no limit.
-        began: Start of the wait, in monotonic seconds.
+    """The value of an outcome, or a piece of it, and the bytes that came for it; `PendingCall.fetch` has the arguments.
 
     Raises:
         CallTimeoutError: It was not read in time.

@@ -38,12 +38,7 @@ _NO_LAZIES: LazyArguments = InputReplies(), (), None
 
 
 def call_method(call: Call, itself: object, *, lazy: bool | None = None) -> Any:
-    """Call a remote function of a component.
-
-    Args:
-        call: The call.
-        itself: The caller's handle, or the component itself.
-        lazy: Whether to return a lazy result; None follows the function's option, then the runtime's.
+    """Call a remote function of a component, lazily or not; None follows the function's option, then the session's.
 
     Returns:
         A lazy result, or the value.

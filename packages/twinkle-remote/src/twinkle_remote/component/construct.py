@@ -14,7 +14,7 @@ import inspect
 import itertools
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from twinkle_remote.component.method import inherit_options, make_handle
@@ -263,18 +263,17 @@ def _whole(mesh: DeviceMesh) -> DeviceMesh:
     return type(mesh).from_ranks(nested, mesh.dim_names, device_type=mesh.device_type)
 
 
-class On:
+class On(NamedTuple):
     """A place for new components; see `on`."""
 
-    def __init__(self, group: str, device_mesh: DeviceMesh | None) -> None:
-        self._group = group
-        self._mesh = device_mesh
+    group: str
+    device_mesh: DeviceMesh | None
 
     def create(self, cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Build a component, with typed arguments: `cls(*args, remote_group=group, device_mesh=mesh, **kwargs)`."""
-        place: dict[str, Any] = {GROUP: self._group}
-        if self._mesh is not None:
-            place[MESH] = self._mesh
+        place: dict[str, Any] = {GROUP: self.group}
+        if self.device_mesh is not None:
+            place[MESH] = self.device_mesh
         return cast("T", cast("Any", cls)(*args, **kwargs, **place))
 
 

@@ -58,13 +58,7 @@ _LISTED = 64  # workers with the same error that are named
 
 
 def raise_failures(name: str, group: str, failures: Sequence[Failure], line: str) -> NoReturn:
-    """Raise the first failure that is not a consequence of another, with the others under it.
-
-    Args:
-        name: Class.method of the call.
-        group: Name of the group that was called.
-        failures: At least one, in completion order.
-        line: File and line of the driver that made the call.
+    """Raise the first failure, in completion order, that is not a consequence of another, with the others under it.
 
     Raises:
         WorkerDiedError: The first failure is a lost worker.

@@ -23,15 +23,7 @@ if TYPE_CHECKING:
 
 
 def capture(error: BaseException, label: str, info: WorkerInfo, method: str, *, live: bool) -> Failure:
-    """Turn the exception of a user's method into a failure that pickles.
-
-    Args:
-        error: The exception.
-        label: The worker, with its coordinate.
-        info: The worker.
-        method: Class.method that was running.
-        live: Keep the exception object itself: the driver shares this process.
-    """
+    """Turn the exception of a user's method into a failure that pickles; a live one keeps the exception itself."""
     return Failure(
         label=label,
         node=f"{info.node} pid {info.pid}",

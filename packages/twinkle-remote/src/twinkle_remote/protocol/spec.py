@@ -267,10 +267,6 @@ class FunctionSpec:
         """Whether names in `split=` or `replicate=` stand for an argument.
 
         An argument among `*args` or `**kwargs` is also called by the name of these.
-
-        Args:
-            chosen: The names.
-            argument: Name of an argument; "args[i]" of one by place that has no name.
         """
         if argument in chosen:
             return True

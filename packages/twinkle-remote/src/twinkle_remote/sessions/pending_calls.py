@@ -193,10 +193,6 @@ class PendingCalls:
 
         A rank that failed would meet its peers' collective of the earlier call in that of the new one. Peers that wait
         for it are freed meanwhile (`free_stuck_peers`).
-
-        Args:
-            pending: The pending calls of its caller and group.
-            timeout: Seconds that the new call may take; None for a minute.
         """
         until = time.monotonic() + (_SETTLE_SECONDS if timeout is None else min(timeout, _SETTLE_SECONDS))
         while not self.closed and time.monotonic() < until:
@@ -295,9 +291,6 @@ class PendingCalls:
 
     def drain(self, seconds: float | None) -> Sequence[PendingCall]:
         """Wait until all calls are done, except those that failed or are past their deadline.
-
-        Args:
-            seconds: Time limit; None for no limit.
 
         Returns:
             The calls that are not done.

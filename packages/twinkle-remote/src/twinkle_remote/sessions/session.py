@@ -236,10 +236,7 @@ def remove(runtime: Runtime) -> None:
 def session_tool(name: str, *args: Any, **kwargs: Any) -> SessionTool | None:
     """A tool that works where the components are, if their session is another process's; None if it is this one's.
 
-    Args:
-        name: Name of an entry point of `twinkle.session_tools` that is installed there.
-        *args: Arguments of the tool: components, and values that travel.
-        **kwargs: Keyword arguments likewise.
+    Its name is that of an entry point of `twinkle.session_tools` there. Its arguments are components, and what travels.
 
     Raises:
         DispatchError: An argument cannot be sent.
@@ -289,12 +286,9 @@ def publishing(target: object, began: float | None = None, version: int | None =
 
 
 def next_version(target: object, sync: object, last: int) -> int:
-    """The version that a sync gives a target next: the one after `last`, and after those of the streams that run on it.
+    """The version that a sync gives a target next: the one after `last`, and after those of streams that run on it.
 
-    Args:
-        target: A component; no stream runs on anything else.
-        sync: The sync; it is given the same number until the number is published.
-        last: The version that it gave last.
+    A sync is given the same number until the number is published.
     """
     component = component_of(target)
     runtime = active()

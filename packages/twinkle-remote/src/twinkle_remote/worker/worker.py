@@ -227,18 +227,19 @@ class Worker:
             from twinkle_remote.lazy.lazy import Lazy, replace_lazy  # most workers have no lazy result
 
             value = replace_lazy(value, Lazy.result)
-        if isinstance(value, _STREAMS) or runs_once(type(value)):
+        kind = type(value)
+        if kind not in PLAIN and kind is not list and (isinstance(value, _STREAMS) or runs_once(kind)):
             raise CollectError(
-                f"{task.name} returned a {type(value).__name__}, which cannot be collected; return a list, or give the "
+                f"{task.name} returned a {kind.__name__}, which cannot be collected; return a list, or give the "
                 "class __iter__ and __next__"
             )
-        if type(value) not in PLAIN:
+        if kind not in PLAIN:
             try:
                 outcome.rows = rows_of(value, "result")
             except DispatchError:  # columns of different lengths: a later call cannot split them
                 outcome.rows = None
             outcome.is_list = isinstance(value, list)
-            outcome.columns = names_of(value)
+            outcome.columns = None if kind is list else names_of(value)
             outcome.costs = None if outcome.rows is None else costs_of(value)
         if self._shared:
             from twinkle_remote.rows.plain import snapshot  # as in `_arguments`
