@@ -78,7 +78,7 @@ def start(call: Call, *, held: bool = False, prefetched: bool = False) -> Pendin
     runtime, component = running(), call.component
     if runtime.backend.group(component.group).undivided:
         call = replace(call, spec=collected_elsewhere(call.spec))
-    if runtime.has_released(component):
+    if component.key in runtime.released:
         raise NotInitializedError(f"{call.name}: {component.instance!r} was released; build it again")
     if not call.spec.calls_one or call.reads_ranks:
         return _start(runtime, call, held, prefetched)

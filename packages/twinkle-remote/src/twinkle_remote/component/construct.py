@@ -307,8 +307,8 @@ def release(component: object) -> None:
         return
     assert found is not None
     runtime = running()
-    if not runtime.has_released(found):
+    if found.key not in runtime.released:
         call = start(Call("drop", found, None, f"{found.name}.release", _DROP, call_line()), held=True)
-        runtime.released.add((found.group, found.instance))
+        runtime.released.add(found.key)
         call.wait()
         gc.collect()  # on threads, the freed objects may be in reference cycles

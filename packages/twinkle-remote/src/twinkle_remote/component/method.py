@@ -281,7 +281,7 @@ class Handle(HandleBase):
 
     def __hash__(self) -> int:
         component = _component(self)
-        return hash((component.group, component.instance))
+        return hash(component.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_handle, (_class(self), component_of(self))

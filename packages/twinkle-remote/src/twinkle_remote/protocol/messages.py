@@ -133,10 +133,10 @@ class Component:
     ranks: tuple[int, ...]
     mesh: DeviceMesh | None
 
-
-def same_component(one: Component, other: Component) -> bool:
-    """Whether two name the same component, whichever of its ranks."""
-    return (one.group, one.instance) == (other.group, other.instance)
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its group and id: they name the same component, whichever of its ranks."""
+        return self.group, self.instance
 
 
 class HandleBase:

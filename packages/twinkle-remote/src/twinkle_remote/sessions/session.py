@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twinkle_mesh import DeviceGroup
     from twinkle_remote.protocol.backend import Backend, SessionTool
-    from twinkle_remote.protocol.messages import Call, Component
+    from twinkle_remote.protocol.messages import Call
     from twinkle_remote.sessions.telemetry import CallRecords
 
 
@@ -63,7 +63,7 @@ class Loads:
         component, mode = call.component, call.spec.mode
         assert mode is not None and mode.called is not None
         peers = data_peers(component.ranks, component.mesh)
-        loads = self._of.setdefault((component.group, component.instance), _new_loads(len(peers)))
+        loads = self._of.setdefault(component.key, _new_loads(len(peers)))
         index = mode.called(loads, _sticky_text(call))
         return replace(call, component=replace(component, ranks=peers[index])), loads[index]
 
@@ -116,7 +116,7 @@ class Runtime:
         streams: The streams that are open.
         weights: What gives components their weights.
         loads: The calls in flight on data ranks that calls are given to one by one.
-        released: Group and id of the components that this process has released.
+        released: The keys of the components that this process has released; workers know what another one has.
         closed: `shutdown` is over, or the session belongs to the parent of this forked process.
         parent: Process id of that parent; 0 if the session belongs to this process.
     """
@@ -141,10 +141,6 @@ class Runtime:
     def forget_calls(self) -> None:
         """Have no calls in flight: in a forked process another thread may have held their lock."""
         self.in_flight = PendingCalls(self.defaults.max_in_flight)
-
-    def has_released(self, component: Component) -> bool:
-        """Whether this process released a component; its workers know if another process did."""
-        return (component.group, component.instance) in self.released
 
     def refusal(self, what: str) -> str:
         """The error text for a result that cannot be fetched because the session is closed; says what to use."""

@@ -58,11 +58,11 @@ class WeightSources:
 
     def add(self, component: Component, source: WeightSource) -> None:
         """A source gives a component its weights from now on, as long as the source exists."""
-        self._sources.setdefault((component.group, component.instance), weakref.WeakSet()).add(source)
+        self._sources.setdefault(component.key, weakref.WeakSet()).add(source)
 
     def of(self, component: Component) -> Sequence[WeightSource]:
         """The sources of a component."""
-        return tuple(self._sources.get((component.group, component.instance), ()))
+        return tuple(self._sources.get(component.key, ()))
 
 
 class OpenStreams:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinkle_remote.context import driver_line
 from twinkle_remote.lazy.lazy import Lazy, set_rows_info
-from twinkle_remote.protocol.messages import component_of, same_component
+from twinkle_remote.protocol.messages import component_of
 from twinkle_remote.sessions.session import active, raise_not_retrieved, running
 from twinkle_remote.streams.ahead import AheadEngine
 from twinkle_remote.streams.recovery import Recovery
@@ -187,7 +187,7 @@ class Stream:
 
     def runs_on(self, component: Component) -> bool:
         """Whether rows are made with the weights of a component."""
-        return any(same_component(own, component) for own in self._components)
+        return any(own.key == component.key for own in self._components)
 
     @property
     def max_lag(self) -> int | None:
