@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,26 +18,14 @@ if TYPE_CHECKING:
 SEEDS = 1 << 32  # what numpy.random.seed takes
 
 
-class SessionSeed(NamedTuple):
-    """The seed of a process's session.
-
-    Attributes:
-        seed: From 0 to 2**32 - 1; None before the first session of the process.
-        session: Number of the session among those of the process, from 1; 0 before the first one.
-    """
-
-    seed: int | None
-    session: int
-
-
-_session = SessionSeed(None, 0)
+_session: tuple[int | None, int] = None, 0
 _components = count()
 _constructing = threading.Lock()
 _alone = threading.local()
 
 
-def session_seed() -> SessionSeed:
-    """The seed of this process's session, or of its last one."""
+def session_seed() -> tuple[int | None, int]:
+    """The seed of this process's session, or of its last one, and the session's number, from 1; None and 0 before."""
     return _session
 
 
@@ -57,7 +45,7 @@ def check_seed(seed: SupportsIndex) -> int:
 def begin_session(seed: int) -> None:
     """Take the seed of the session that begins in this process; no generator moves."""
     global _session, _components  # one session per process is the contract
-    _session, _components = SessionSeed(seed, _session.session + 1), count()
+    _session, _components = (seed, _session[1] + 1), count()
 
 
 def seed_process(seed: int) -> None:
@@ -72,7 +60,7 @@ def next_component_seed() -> int | None:
 
     None before the first session of the process.
     """
-    seed = _session.seed
+    seed = _session[0]
     return None if seed is None else (seed + next(_components)) % SEEDS
 
 
