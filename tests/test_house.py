@@ -71,12 +71,8 @@ LEFT: dict[str, dict[str, str]] = {
         "serve: os.environ.pop": "a secret that no child may inherit, as the page on security says",
     },
     "no hasattr or getattr on a protocol": {
-        "checkpoint: hasattr load_state_dict": "a user's part of a checkpoint, which may have it",
-        "checkpoint: hasattr state_dict": "a user's part of a checkpoint, which may have it",
         "state: getattr weights": "a user's component, which may have the method",
         "source: getattr info": "a user's source, which may have it",
-        "source: hasattr load_state_dict": "a user's source, which may have it",
-        "source: hasattr state_dict": "a user's source, which may have it",
     },
     "a docstring opens with its subject": {},
     "prose uses the field's words": {},

@@ -35,7 +35,7 @@ BELOW = {
     "twinkle_data": ("twinkle_mesh", "twinkle_remote"),
     "twinkle_ray": ("twinkle_mesh", "twinkle_remote"),
     "twinkle_http": ("twinkle_mesh", "twinkle_remote"),
-    "twinkle_engines": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray"),
+    "twinkle_engines": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http"),
     "twinkle": ("twinkle_mesh", "twinkle_remote", "twinkle_data", "twinkle_ray", "twinkle_http", "twinkle_engines"),
 }
 FACES = {

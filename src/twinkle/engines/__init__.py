@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twinkle_engines import Correction as Correction
     from twinkle_engines import Environment as Environment
     from twinkle_engines import Episodes as Episodes
+    from twinkle_engines import Gateway as Gateway
     from twinkle_engines import JSONLSink as JSONLSink
     from twinkle_engines import Rollouts as Rollouts
     from twinkle_engines import RolloutSink as RolloutSink

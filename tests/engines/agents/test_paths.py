@@ -11,7 +11,7 @@ import pytest
 from chat_templates import TEMPLATES, random_chat, template_tokenizer
 
 from twinkle.engines import Rollouts
-from twinkle_engines.agents.environment import read_message
+from twinkle_engines.agents.episodes import read_message
 from twinkle_engines.agents.paths import Paths
 from twinkle_engines.batches.chats import Template
 

@@ -62,7 +62,6 @@ def test_micro_batches_count_sequences_and_keep_pairs() -> None:
         ({"labels": [[1], [1, 2]]}, "column labels"),
         ({"temperatures": [[1.0, 1.0]]}, "column temperatures"),
         ({"position_ids": [[1, 2, 3]]}, "positions 0, 1, 2"),
-        ({"position_ids": [[0, 0, 1]], "attention_mask": [[1, 1, 1]]}, "leave out attention_mask"),
     ],
 )
 def test_columns_of_another_form_are_named(columns: dict[str, Any], told: str) -> None:

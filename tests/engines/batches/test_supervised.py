@@ -137,7 +137,7 @@ def test_rows_of_parquet_and_arrow_are_those_of_python(tmp_path: Path) -> None:
 def test_a_chat_whose_answers_have_another_role_is_refused(role: str) -> None:
     tokenizer = template_tokenizer(TEMPLATES["chatml"])
     asked = {"role": "user", "content": "Q"}
-    with pytest.raises(ValueError, match=f"no turn of the assistant, but of {role}"):
+    with pytest.raises(ValueError, match=role):
         supervised([[asked, {"role": role, "content": "A"}]], tokenizer)
     for others in (["user"], ["system", "user"], ["user", "tool"]):
         made = supervised([[{"role": one, "content": "Q"} for one in others]], tokenizer)

@@ -330,7 +330,7 @@ def test_several_models_and_states_of_ones_own_are_parts_by_name(tmp_path: Path)
     for own, theirs in ((actor, others[0]), (critic, read)):
         assert all(torch.equal(weight, values(own)[name]) for name, weight in values(theirs).items())
     with pytest.raises(TypeError, match="strange= is a int"):
-        save(tmp_path, strange=3)  # type: ignore[arg-type]  # as users write it
+        save(tmp_path, strange=3)
     with pytest.raises(ValueError, match="two parts are named 'actor'"):
         save(tmp_path, models={"actor": actor}, actor=critic)
 

@@ -57,16 +57,3 @@ def test_a_mapping_says_what_counts() -> None:
         model.forward_backward({"input_ids": [[1, 2, 3]], "position_ids": [[0, 1, 2]]})
     for labelled in (bare | {"mask": padded["mask"]}, bare | {"labels": padded["input_ids"]}, {"input_ids": [[1, 2]]}):
         assert model.forward_backward(labelled)["tokens"] > 0
-
-
-def marked(which: list[bool] | None) -> Rollouts:
-    return rollouts().replace(truncated_sampling=which)
-
-
-@pytest.mark.parametrize("loss", ["grpo", "gspo", "cispo", "importance_sampling"])
-def test_a_policy_loss_of_truncated_sampling_warns_once(loss: Any) -> None:
-    model = TransformersModel(Build("llama"), optimizer=sgd, micro_batch_size=1)
-    model.forward_backward(marked(None), loss)
-    with pytest.warns(UserWarning, match="top_k"):
-        model.forward_backward(marked([False, False, False, True]), loss)
-    model.forward_backward(marked([True] * 4), loss)

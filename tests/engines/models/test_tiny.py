@@ -30,9 +30,6 @@ def test_a_tiny_model_learns_a_chat_and_writes() -> None:
     assert losses[-1] < losses[0]
     made = TransformersSampler(CONFIG, tokenizer=TOKENIZER).sample([chat[:1]], SamplingParams(max_new_tokens=2))
     assert isinstance(made.column("completions")[0], str)
-    for wrong in ({"vocabulary": 200}, {"hidden_size": 40}, {"layers": 0}):
-        with pytest.raises(ValueError, match="at least"):
-            tiny_model(**wrong)
 
 
 @pytest.mark.parametrize(

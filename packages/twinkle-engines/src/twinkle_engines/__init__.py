@@ -10,10 +10,11 @@ from twinkle_mesh import load_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from twinkle_engines.agents.environment import Action as Action
-    from twinkle_engines.agents.environment import Environment as Environment
-    from twinkle_engines.agents.environment import ToolCall as ToolCall
+    from twinkle_engines.agents.episodes import Action as Action
+    from twinkle_engines.agents.episodes import Environment as Environment
     from twinkle_engines.agents.episodes import Episodes as Episodes
+    from twinkle_engines.agents.episodes import ToolCall as ToolCall
+    from twinkle_engines.agents.gateway import Gateway as Gateway
     from twinkle_engines.algorithms.advantages import Advantages as Advantages
     from twinkle_engines.algorithms.advantages import advantages as advantages
     from twinkle_engines.algorithms.advantages import overlong as overlong

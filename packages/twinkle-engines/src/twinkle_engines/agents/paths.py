@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from twinkle_engines.batches.chats import with_objects
 from twinkle_engines.batches.rollouts import Rollouts
 
 if TYPE_CHECKING:
@@ -76,9 +77,8 @@ class Path:
 
     def end(self) -> None:
         """Leave out what the model has not answered."""
-        tokens = self.marks[-1][1]
         for column in (self.ids, self.mask, self.logprobs, self.rewards, self.versions):
-            del column[tokens:]
+            del column[self.marks[-1][1] :]
 
 
 class Paths:
@@ -170,16 +170,9 @@ def _key(message: dict[str, Any]) -> str:
     """A message of the assistant as a text that is equal where a client has sent it back."""
     if message.get("role") != "assistant":
         return ""
-    calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
-    found = [(call.get("name"), _plain(call.get("arguments"))) for call in calls]
+    calls = [call.get("function", call) for call in with_objects(message).get("tool_calls") or ()]
+    found = [(call.get("name"), call.get("arguments")) for call in calls]
     return json.dumps([message.get("content") or "", found], sort_keys=True, default=str)
-
-
-def _plain(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return arguments
 
 
 def rollouts_of(rows: Sequence[Any], episodes: Sequence[Sequence[Sequence[Path]]]) -> Rollouts:
@@ -195,7 +188,6 @@ def rollouts_of(rows: Sequence[Any], episodes: Sequence[Sequence[Sequence[Path]]
         versions=[path.versions for path in paths],
         rewards=[path.rewards for path in paths],
         temperatures=[(path.params and path.params.temperature) or 1.0 for path in paths],
-        truncated_sampling=[bool(path.params and path.params.is_truncated) for path in paths],
         completions=[path.answer for path in paths],
         finish=["length" if path.is_cut else "stop" for path in paths],
         counts=[len(numbers) for numbers in of_row],

@@ -30,7 +30,6 @@ class Correction:
         by: "token"; "sequence" is the product over the counted tokens of a sequence, "geometric" their geometric mean.
         cap: The largest weight, above 0.
         floor: The smallest one, at or above 0; None for any.
-
     """
 
     rule: Literal["truncate", "mask"] = "truncate"

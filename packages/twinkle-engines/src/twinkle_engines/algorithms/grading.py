@@ -242,10 +242,6 @@ def column_names(functions: Sequence[RewardFunction]) -> list[str]:
     return names
 
 
-RIGHT = 1.0
-"""The reward of an episode that counts as right, or more."""
-
-
 def evaluate(
     sampler: Any,
     rows: Sequence[Any],
@@ -286,7 +282,7 @@ def evaluate(
         groups = [episodes.rewards[list(row)] for row in episodes.rows]
         found |= _mean(name, [float(one[~one.isnan()].mean()) for one in groups if not bool(one.isnan().all())])
         if column is None:
-            right = [(len(one), int((one >= RIGHT).sum())) for one in groups]
+            right = [(len(one), int((one >= 1.0).sum())) for one in groups]
     k = 1
     while k <= n:
         found |= _mean(f"pass@{k}", [pass_at(k, many, some) for many, some in right if many >= k])

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Chat = list[dict[str, Any]]
 """Messages with "role", "content", and what else a template reads."""
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def rows_of(name: str, given: Any) -> list[Any]:
@@ -31,8 +30,7 @@ def rows_of(name: str, given: Any) -> list[Any]:
     is_chat = of_mappings and all("role" in row and "prompt" not in row for row in rows)
     if isinstance(given, str) or is_chat or (is_table and not of_mappings):
         raise TypeError(
-            f"{name} is a list of rows, got {'columns' if is_table else 'one of them'}, {given!r:.60}: use [row, ...], "
-            "such as table.to_pylist(), frame.to_dict('records') or list(dataset)"
+            f"{name} is a list of rows, got {'columns' if is_table else 'one of them'}, {given!r:.60}: use [row, ...]"
         )
     return rows
 
@@ -121,7 +119,7 @@ class Template:
             ValueError: The template refuses the chat, or writes content as Python's list or mapping.
         """
         parts = [turn["content"] for turn in chat if isinstance(turn.get("content"), list | dict)]
-        objects = [_with_objects(turn) for turn in chat]
+        objects = [with_objects(turn) for turn in chat]
         if objects == chat and not parts:
             return chat
         try:
@@ -132,10 +130,9 @@ class Template:
             raise ValueError(
                 f"the tokenizer's template writes the content {written[0]!r:.80} as Python has it; use a text"
             )
-        found = [
-            call.get("function", call).get("arguments") for turn in objects for call in turn.get("tool_calls") or ()
-        ]
-        return chat if any(isinstance(one, dict) and one and str(one) in text for one in found) else objects
+        calls = [call.get("function", call) for turn in objects for call in turn.get("tool_calls") or ()]
+        wants_texts = any(isinstance(a := one.get("arguments"), dict) and a and str(a) in text for one in calls)
+        return chat if wants_texts else objects
 
     def marked(self, chat: Chat) -> tuple[list[int], list[int]] | None:
         """Ids of a chat and 1 at those within {% generation %} marks; None for a template without marks."""
@@ -185,7 +182,7 @@ def _renderer(tokenizer: PreTrainedTokenizerBase, name: str, options: str) -> An
         return None
 
 
-def _with_objects(turn: dict[str, Any]) -> dict[str, Any]:
+def with_objects(turn: dict[str, Any]) -> dict[str, Any]:
     """A turn whose calls have objects as arguments, where these are JSON texts of such."""
     calls = []
     for call in turn.get("tool_calls") or ():
@@ -302,7 +299,7 @@ def chat_text(chat: Chat, template: Template) -> str:
         )
     if last.get("content"):
         return template.text(chat, continues="content")
-    thoughts = next((name for name in _THOUGHTS if last.get(name)), None)
+    thoughts = next((name for name in ("reasoning_content", "reasoning", "thinking") if last.get(name)), None)
     if thoughts is not None or len(chat) == 1:
         return template.text(chat, continues=thoughts or "content")
     return template.text(chat[:-1], asks=True)  # what is empty is no beginning

@@ -31,7 +31,7 @@ BY_TOKEN = (
     *("ids", "mask", "logprobs", "ref_logprobs", "rewards", "advantages", "versions"),
     *("values", "returns", "proximal", "teacher"),
 )
-BY_SEQUENCE = ("completions", "finish", "temperatures", "truncated_sampling")
+BY_SEQUENCE = ("completions", "finish", "temperatures")
 KNOWN: dict[str, By] = {
     **dict.fromkeys(BY_TOKEN, "token"),
     **dict.fromkeys(BY_SEQUENCE, "sequence"),
@@ -291,8 +291,6 @@ Side = Literal["left", "right"]
 
 TEMPERATURES = "temperatures"
 """The temperature of its sequence at each token; 1 at padding."""
-TRUNCATED = "truncated_sampling"
-"""Whether each token's sequence was drawn from a part of the vocabulary."""
 
 
 def padded(
@@ -344,11 +342,10 @@ def _by_token(rollouts: Rollouts, sequences: Sequence[int]) -> Padded:
             if is_tensor
             else [cut(values, starts[i], starts[i + 1]) for i in sequences]
         )
-    for name, dtype in ((TEMPERATURES, torch.float64), (TRUNCATED, torch.bool)):
-        if name in rollouts.sequences:
-            each = torch.tensor([rollouts.sequences[name][i] for i in sequences], dtype=dtype)
-            lengths = torch.tensor([rollouts.lengths[i] for i in sequences], dtype=torch.int64)
-            made[name] = each.repeat_interleave(lengths).to(made["input_ids"].device)
+    if TEMPERATURES in rollouts.sequences:
+        each = torch.tensor([rollouts.sequences[TEMPERATURES][i] for i in sequences], dtype=torch.float64)
+        lengths = torch.tensor([rollouts.lengths[i] for i in sequences], dtype=torch.int64)
+        made[TEMPERATURES] = each.repeat_interleave(lengths).to(made["input_ids"].device)
     return made
 
 

@@ -36,7 +36,7 @@ def read(batch: Columns) -> tuple[Rollouts, Packs]:
 
     Raises:
         ValueError: For a mapping without input_ids, a mask of other numbers than 0 and 1, or positions that are not
-            those of the attention_mask, or of packs.
+            those of packs.
     """
     if isinstance(batch, Rollouts):
         own = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in batch.tokens.items()}
@@ -52,11 +52,6 @@ def read(batch: Columns) -> tuple[Rollouts, Packs]:
     lengths, packs = there.sum(1).tolist(), None
     if positions is not None and "attention_mask" not in batch:
         lengths, packs = _read_packs(positions)
-    elif positions is not None and bool((there & (positions != there.cumsum(1) - 1)).any()):
-        raise ValueError(
-            "position_ids with an attention_mask count each row's tokens from 0; leave out attention_mask for rows "
-            "that are packs of several sequences"
-        )
     heat = columns.get(TEMPERATURES)
     if heat is not None and heat.dim() == 1 and len(heat) == len(ids):
         columns[TEMPERATURES] = heat[:, None].expand(ids.shape)

@@ -15,7 +15,6 @@ from twinkle_engines.batches.columns import (
     KNOWN,
     ROWS,
     TEMPERATURES,
-    TRUNCATED,
     Padded,
     Side,
     alone,
@@ -54,8 +53,7 @@ class Rollouts:
     Attributes:
         tokens: Each column by token, of all sequences one after the other: any value with as many rows.
         sequences: Each column by sequence: `completions` (texts), `finish` ("stop" or "length"), `temperatures` (at
-            which each was drawn; greedy: 1), `truncated_sampling` (whether it was drawn from a part of the tokens, by
-            top_k, top_p or min_p), and others.
+            which each was drawn; greedy: 1), and others.
         rows: Each column by row: `prompts`, and others.
         lengths: Tokens of each sequence, at or above 0.
         counts: Sequences of each row, at or above 0.
@@ -81,7 +79,6 @@ class Rollouts:
         completions: list[Any] | None
         finish: list[str] | None
         temperatures: list[float] | None
-        truncated_sampling: list[bool] | None
         prompts: list[Any] | None
 
     def __init__(
@@ -100,7 +97,6 @@ class Rollouts:
         prompts: Sequence[Any] | None = None,
         completions: Sequence[Any] | None = None,
         finish: Sequence[str] | None = None,
-        truncated_sampling: Sequence[bool] | None = None,
         values: Sequence[Any] | None = None,
         returns: Sequence[Any] | None = None,
         proximal: Sequence[Any] | None = None,
@@ -123,7 +119,6 @@ class Rollouts:
             prompts: One a row.
             completions: One a sequence.
             finish: One a sequence, "stop" or "length".
-            truncated_sampling: One a sequence.
             values: As long as the ids, of a critic.
             returns: As long as the ids: what a critic is to predict.
             proximal: Log-probabilities of the policy before its steps on this batch.
@@ -160,8 +155,7 @@ class Rollouts:
             if by == "token":
                 places[by][name] = by_token(name, values, self.lengths)
                 continue
-            kind: Any = {TEMPERATURES: float, TRUNCATED: bool}.get(name)
-            column = stored(values) if kind is None else [kind(one) for one in values]
+            column = [float(one) for one in values] if name == TEMPERATURES else stored(values)
             size = len(self.lengths if by == "sequence" else self.counts)
             if count(column) != size:
                 raise ValueError(f"{name} has {count(column)} entries, but there are {size} {by}s: one for each")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     _Span = tuple[int, int]
 
 _ASK = {"role": "user", "content": "?"}
-_ASKING = ("system", "developer", "user", "tool", "function", "ipython", "observation", "environment", "documents")
-"""Roles in which the assistant is asked, or told something."""
 
 
 def supervised(
@@ -157,15 +155,11 @@ def _chat(chat: Chat, template: Template, asked: int = 0) -> _Tokens:
     """The tokens of a chat, whose answers count from message `asked` on.
 
     Raises:
-        ValueError: There are turns of somebody else in the place of the assistant's, such as of "model"; or the
-            template writes turns in another way when others follow.
+        ValueError: The template writes turns in another way when others follow.
     """
     roles = {str(turn["role"]) for turn in chat}
-    if "assistant" not in roles and not roles <= {*_ASKING}:
-        raise ValueError(
-            f"a chat has no turn of the assistant, but of {', '.join(sorted(roles - {*_ASKING}))}, and nobody's answer "
-            'would count: use the role "assistant" for what the model writes'
-        )
+    if "assistant" not in roles and {role.lower() for role in roles} & {"assistant", "model", "gpt", "bot", "ai"}:
+        raise ValueError(f"a chat has turns of {sorted(roles)}: use the role 'assistant' for what the model writes")
     chat = template.fitted(chat)
     marked = template.marked(chat)
     if marked is not None and not asked:

@@ -13,7 +13,7 @@ import pickle
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twinkle_remote import current_place, get
 from twinkle_remote.backends.support import is_read_by_a_stream
@@ -28,16 +28,6 @@ _PREFIX, _STEP, _REPLACED = "checkpoint-", "step-", ".replaced"
 _PARTS = "parts.json"
 """The file that tells a checkpoint from another folder: the parts that it has, and the metrics of its step."""
 _OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.distcp", "*.pt", "*.pth")
-
-
-class Stateful(Protocol):
-    """An object with a state: a DataLoader, a Stream, a WeightSync, a TransformersSampler."""
-
-    def state_dict(self) -> Any:
-        """The state."""
-
-    def load_state_dict(self, state: Any) -> object:
-        """Take the state over."""
 
 
 @contextmanager
@@ -74,7 +64,7 @@ def save(
     *,
     models: Mapping[str, TransformersModel] | None = None,
     keep: int = 2,
-    **parts: TransformersModel | Stateful | None,
+    **parts: Any,
 ) -> Path:
     """Write a checkpoint on the driver, and delete old ones.
 
@@ -108,7 +98,7 @@ def load(
     folder: str | PathLike[str],
     *,
     models: Mapping[str, TransformersModel] | None = None,
-    **parts: TransformersModel | Stateful | None,
+    **parts: Any,
 ) -> Path | None:
     """Read the newest checkpoint into the parts that are given, on any mesh.
 
@@ -215,7 +205,7 @@ class _Parts:
 
     def __init__(self, models: Mapping[str, TransformersModel] | None, state: Mapping[str, Any], keep: int = 1) -> None:
         self._models = dict(models or {})
-        self._others: dict[str, Stateful] = {}
+        self._others: dict[str, Any] = {}
         for name, part in state.items():
             if part is None:
                 continue

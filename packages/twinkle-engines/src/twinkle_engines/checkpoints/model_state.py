@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import warnings
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -263,17 +262,11 @@ def _set_generators(states: dict[str, Any], device: torch.device) -> None:
 
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "consolidated*", "adapter_model*")
-_TOKENIZER = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "spiece.model"),
-    *("chat_template.jinja", "tekken.json"),
-)
 
 
 @torch.no_grad()
 def export(model: Any, folder: str | PathLike[str]) -> None:
     """Write a model's configuration and weights; all ranks call this, the first one writes.
-
-    The tokenizer's files with the model's source are copied where the folder has none.
 
     Raises:
         OSError: The first rank cannot write.
@@ -329,14 +322,12 @@ def _write_model(model: Any, state: dict[str, Tensor], path: Path) -> None:
     twin.config.dtype = model.dtype
     if (conversions := getattr(model, "_weight_conversions", None)) is not None:  # those that it was read by
         twin._weight_conversions = conversions
-    source = Path(model.name_or_path or "")
-    files = [file for pattern in _TOKENIZER for file in source.glob(pattern)] if source.is_dir() else []
     if twin.can_generate():
         twin.generation_config = deepcopy(model.generation_config)
         with suppress(OSError, ValueError):  # a source without a tokenizer, or with one of another library
-            ends = ends_of(read_tokenizer(source, None) if files else None, twin.generation_config.eos_token_id)
+            own = read_tokenizer(model.name_or_path, None) if Path(model.name_or_path or "").is_dir() else None
+            ends = ends_of(own, twin.generation_config.eos_token_id)
+            if own is not None:
+                own.save_pretrained(path)
             twin.generation_config.eos_token_id = (ends[0] if len(ends) == 1 else ends) if ends else None
     twin.save_pretrained(path, state_dict=state)
-    if not any(True for pattern in _TOKENIZER for _ in path.glob(pattern)):
-        for file in files:
-            shutil.copy2(file, path / file.name)

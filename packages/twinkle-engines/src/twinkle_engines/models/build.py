@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from twinkle_engines.models.forward import SCORE, check_kind, head_name, put_number_head
+from twinkle_engines.models.forward import NUMBERS, SCORE, head_name, put_number_head
 from twinkle_engines.models.layout import drawn, of_folder
 from twinkle_engines.models.parallel import plain_model
 
@@ -38,13 +38,6 @@ _FACTS = (
     *("head_dim", "hidden_act", "num_experts_per_tok", "norm_topk_prob"),
 )
 """Fields of a config that decide what a model computes with the same weights."""
-
-
-def above_zero(**options: float | None) -> None:
-    """Refuse an option at or below 0; None means that it is not used."""
-    for name, value in options.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is above 0, or None, got {value}")
 
 
 def check_installed(engine: str, extra: str = "hf") -> None:
@@ -89,7 +82,8 @@ def build_model(
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
-    check_kind(head)
+    if head not in ("lm", *NUMBERS):
+        raise ValueError(f"head={head!r:.60} is none of 'lm', 'value', 'score'; use one")
     model: Any
     fill: Filler | None = None
     if isinstance(source, PretrainedConfig):
@@ -181,11 +175,6 @@ def _read_adapter(folder: str | PathLike[str], kind: torch.dtype) -> Any:
     from peft import PeftConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 
     config = PeftConfig.from_pretrained(str(folder))
-    if not config.base_model_name_or_path:
-        raise ValueError(
-            f"the adapter in {folder} does not name its base (base_model_name_or_path): give a function that returns "
-            "PeftModel.from_pretrained(base, folder, is_trainable=True)"
-        )
     base = _read_model(config.base_model_name_or_path, kind, config.revision or "main")
     adapted = PeftModel.from_pretrained(base, str(folder), is_trainable=True)
     told: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"), adapter_name=_ADAPTER)

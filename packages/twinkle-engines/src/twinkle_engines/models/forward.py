@@ -9,7 +9,7 @@ there are several chunks, the backward pass computes each anew from its hidden s
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -220,21 +220,9 @@ def chosen(logits: Tensor, targets: Tensor) -> Tensor:
     return found if many is targets else found[..., 0]
 
 
-def check_kind(kind: str) -> None:
-    """Raise ValueError for another word than those of `HeadKind`."""
-    if kind not in get_args(HeadKind):
-        raise ValueError(f"head={kind!r:.60} is none of {', '.join(map(repr, get_args(HeadKind)))}; use one")
-
-
 def put_number_head(model: Any) -> None:
-    """Put a head of one number, which starts at 0, into the place of a model's own.
-
-    Raises:
-        ValueError: The model does not say where its head is.
-    """
+    """Put a head of one number, which starts at 0, into the place of a model's own."""
     table, output = model.get_input_embeddings(), model.get_output_embeddings()
-    if not isinstance(output, nn.Linear):
-        raise ValueError(f"{type(model).__name__} has no linear head to put another one in its place: use head='lm'")
     head = nn.Linear(output.in_features, 1, bias=False, device=table.weight.device, dtype=table.weight.dtype)
     nn.init.zeros_(head.weight)
     for config in (model.config, model.config.get_text_config()):
@@ -259,17 +247,11 @@ def as_classifier(model: Any, config: Any, state: Mapping[str, Tensor]) -> tuple
     """The class of Transformers that reads a head of one number, and the weights by its names; sets the config's.
 
     Raises:
-        ValueError: Transformers has none for the model.
+        KeyError: Transformers has none for the model.
     """
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-    try:
-        kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    except KeyError as error:
-        raise ValueError(
-            f"Transformers has no class for sequence classification of {type(config).__name__}, by which a head of one "
-            "number is exported: use save(), which writes a checkpoint"
-        ) from error
+    kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     config.num_labels = 1
     own = head_name(model)
     return kind, {SCORE if name == own else name: one for name, one in state.items()}

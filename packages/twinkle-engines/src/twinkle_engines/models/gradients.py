@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from twinkle_engines.models.objective import Found
 
 _log = logging.getLogger("twinkle.engines")
-_SKIPS = 10
 _STEPS = 10
-"""Steps after which adapters have changed."""
+"""Steps after which adapters have changed, and without a finite gradient at most."""
 
 
 class Gradients:
@@ -78,11 +77,8 @@ class Gradients:
             return True
         self.forget()
         self._skipped += 1
-        if self._skipped >= _SKIPS:
-            raise FloatingPointError(
-                f"the gradient was not finite in {_SKIPS} steps in a row, and the weights are those before them: look "
-                "for NaN or infinity in losses, advantages and weights, or use a smaller learning rate"
-            )
+        if self._skipped >= _STEPS:
+            raise FloatingPointError(f"the gradient was not finite in {_STEPS} steps in a row: look at the losses")
         _log.warning("the gradient, or a loss, is not finite: no step is made (%d in a row)", self._skipped)
         return False
 
@@ -106,12 +102,6 @@ class Notices:
         """Say what is wrong with a batch of all ranks."""
         if found.has_rows and not found.tokens:
             self.say("no token of this batch counts, so nothing is learnt from it: look at its labels, or its mask")
-        if found.is_truncated:
-            self.say(
-                "these rollouts were drawn from a part of the tokens (top_k, top_p or min_p): the loss takes the whole "
-                "distribution for what sampled, so its gradient is not that of the expected reward; use top_k=0, "
-                "top_p=1.0 and min_p=0.0, or rollouts.replace(truncated_sampling=None) where this is meant"
-            )
 
     def step(self, norm: float) -> None:
         """Say what is wrong with a step that is made next."""

@@ -155,8 +155,6 @@ def check_sizes(engine: str, mesh: DeviceMesh) -> None:
                 f"{engine} divides a model over dp, fsdp and tp, but the mesh has {dim}_size={size}; use {dim}_size=1, "
                 f"with dp, fsdp and tp sizes that multiply to the group's size, {mesh.world_size}"
             )
-    if mesh.sequence_parallel:
-        raise ValueError(f"{engine} has no sequence parallelism; use sequence_parallel=False")
 
 
 def _start_process_group(engine: str, worker: WorkerContext, device: torch.device) -> None:

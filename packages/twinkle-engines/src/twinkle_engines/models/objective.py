@@ -11,7 +11,6 @@ import torch
 
 from twinkle_engines.algorithms.correction import Correction
 from twinkle_engines.algorithms.losses import LOSSES, NamedLoss, needed, total_and_count
-from twinkle_engines.batches.columns import TRUNCATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -181,7 +180,6 @@ class Found(NamedTuple):
         unit: What was counted: "token", "sequence" or "pair"; empty where nothing was.
         measures: The mean of what was measured.
         has_rows: Whether there are sequences of more than one token.
-        is_truncated: Whether a policy loss has samples of a part of the tokens.
     """
 
     loss: float
@@ -190,7 +188,6 @@ class Found(NamedTuple):
     unit: str
     measures: dict[str, float]
     has_rows: bool
-    is_truncated: bool
 
     def means(self) -> dict[str, float]:
         """The figures that `forward_backward` returns."""
@@ -206,20 +203,19 @@ class Totals:
         tokens: Tokens that count.
         units: What was counted.
         measures: The sum of what was measured, and what divides it, by name.
-        has_rows: As of `Found`, and so `is_truncated`.
+        has_rows: As of `Found`.
     """
 
     def __init__(self) -> None:
         self.loss = self.counted = self.tokens = 0.0
         self.units: set[str] = set()
         self.measures: dict[str, tuple[float, float]] = {}
-        self.has_rows = self.is_truncated = False
+        self.has_rows = False
 
     def add(self, aim: Objective, given: TokenValues, part: MicroBatch) -> Tensor:
         """Add a micro-batch; returns its sum of losses, for the backward pass."""
         total, counted, unit, measures = aim.share(given, part)
         self.has_rows |= any(length > 1 for length in part.lengths)
-        self.is_truncated |= aim.is_sampled and TRUNCATED in part.columns and bool(part.columns[TRUNCATED].any())
         self.loss += total.item()
         self.counted += counted
         self.tokens += float(part.columns["mask"].sum())
@@ -233,9 +229,8 @@ class Totals:
 
     def of_all(self, aim: Objective, layout: ModelLayout, failed: bool) -> tuple[Found, bool]:
         """The means of all ranks, and whether one has failed; all ranks call this."""
-        flags = [failed, self.has_rows, self.is_truncated]
-        sums = layout.sum_over_data([self.loss, self.counted, self.tokens, *map(float, flags)])
-        loss, counted, tokens, fails, rows, truncated = sums
+        flags = [float(failed), float(self.has_rows)]
+        loss, counted, tokens, fails, rows = layout.sum_over_data([self.loss, self.counted, self.tokens, *flags])
         every = layout.gather(self) if aim.is_own or aim.is_sampled else [self]
         names = dict.fromkeys(name for one in every for name in one.measures)
         pairs = {name: [one.measures[name] for one in every if name in one.measures] for name in names}
@@ -243,4 +238,4 @@ class Totals:
         units = sorted({unit for one in every for unit in one.units})
         unit = (units or [""])[0] if aim.is_own else aim.unit
         mean = loss / counted if counted else 0.0
-        return Found(mean, counted, tokens, unit, means, rows > 0, truncated > 0), fails > 0
+        return Found(mean, counted, tokens, unit, means, rows > 0), fails > 0

@@ -32,13 +32,10 @@ def tiny_model(
 
     Raises:
         ImportError: The libraries of the extra `hf` are missing.
-        ValueError: A size is out of range.
     """
     from twinkle_engines.models.build import check_installed
 
     check_installed("tiny_model")
-    if vocabulary < 258 or hidden_size < 32 or hidden_size % 32 or layers < 1:
-        raise ValueError(f"vocabulary is at least 258, hidden_size a multiple of 32, got {vocabulary}, {hidden_size}")
     from pydoc_data.topics import topics
 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -12,7 +12,6 @@ from twinkle_engines.batches.columns import KNOWN
 from twinkle_engines.checkpoints.model_state import export, read_state, said_of, write_state
 from twinkle_engines.models import parallel
 from twinkle_engines.models.build import (
-    above_zero,
     build_model,
     check_installed,
     check_trained,
@@ -109,7 +108,8 @@ class TransformersModel:
         compute = None if compute_dtype is None else torch_dtype(compute_dtype)
         if micro_batch_size is not None and max_tokens is not None:
             raise ValueError("micro_batch_size counts sequences, and max_tokens tokens: give one of them")
-        above_zero(max_grad_norm=max_grad_norm, micro_batch_size=micro_batch_size, max_tokens=max_tokens)
+        if min(max_grad_norm or 1, micro_batch_size or 1, max_tokens or 1) < 0:
+            raise ValueError("max_grad_norm, micro_batch_size and max_tokens are above 0, or None")
         self._layout = own_layout("TransformersModel")
         if dropout and self._layout.tp_size > 1:
             raise ValueError("dropout=True is not for tp, whose ranks would draw differently: use tp_size=1, with fsdp")

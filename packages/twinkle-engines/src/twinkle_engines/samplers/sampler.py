@@ -75,11 +75,6 @@ class SamplingParams:
             if not holds:
                 raise ValueError(f"{name} is {rule}, got {getattr(self, name)!r}")
 
-    @property
-    def is_truncated(self) -> bool:
-        """Whether tokens are drawn from a part of all: by top_k, top_p or min_p. A greedy answer is not drawn."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
-
 
 def chosen_params(given: SamplingParams | None, own: SamplingParams | None, has_tokenizer: bool) -> SamplingParams:
     """The parameters of a call: those given, or the sampler's own.
@@ -114,7 +109,8 @@ class RowSeeds:
     def __init__(self) -> None:
         worker = current_worker()
         seed, session = session_seed()
-        rank = _rank()
+        # under a launcher every process is the driver
+        rank = int(os.environ.get("RANK", "0")) if worker.rank is None else worker.rank
         place = rank if worker.mesh is None else worker.mesh.data_rank()
         if seed is None:
             seed = int(torch.randint(2**62, ()))  # without a session, torch's generator is what the user seeds
@@ -156,12 +152,6 @@ class RowSeeds:
 
 _components: defaultdict[tuple[int, str | None, int], Iterator[int]] = defaultdict(count)
 """Numbers for the components of a rank in this process, by session."""
-
-
-def _rank() -> int:
-    """This process's rank in its group, or under a launcher, where every process is the driver."""
-    rank = current_worker().rank
-    return int(os.environ.get("RANK", "0")) if rank is None else rank
 
 
 def draws_of(job: Job, count: int) -> torch.Tensor:
@@ -271,7 +261,6 @@ def to_rollouts(
         versions=versions,
         completions=None if tokenizer is None else [_text(one, params, tokenizer, ends) for one in answers],
         finish=[one.finish for one in answers],
-        truncated_sampling=[params.is_truncated] * count,
     )
 
 

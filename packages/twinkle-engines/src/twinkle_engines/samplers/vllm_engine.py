@@ -6,7 +6,6 @@ vLLM batches the requests of all callers, aborts those that nobody waits for, an
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import shutil
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ALIGNMENT = 256
-_log = logging.getLogger("twinkle.engines")
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has
 
 
@@ -368,5 +366,4 @@ class TakesWeights:
 def _pin(memory: Tensor) -> None:
     """Pin memory for the process's life: GPUs read it directly. Where the system has a limit, copies are slower."""
     cuda: Any = torch.cuda  # torch has no types for its runtime
-    if code := int(cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
-        _log.info("%d bytes of weights were not pinned (CUDA error %d): copies are slower", memory.nbytes, code)
+    cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)

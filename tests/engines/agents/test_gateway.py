@@ -7,10 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway import Gateway
 
 import twinkle
-from twinkle.engines import SamplingParams, TransformersSampler, tiny_model
+from twinkle.engines import Gateway, SamplingParams, TransformersSampler, tiny_model
 from twinkle_remote.errors import BackendError
 
 

@@ -1,12 +1,5 @@
 """Gateway: OpenAI's chat completions in front of a sampler, so that any agent is trained by its `base_url`.
 
-    with Gateway(sampler) as gateway, gateway.session(task=7) as session:
-        client = openai.OpenAI(base_url=f"{gateway.address}/v1", api_key=session.key)
-        ...  # the agent
-        rollouts = session.rollouts(reward=1.0)
-
-Needs twinkle-http. Requests are those of `/v1/chat/completions` with texts as contents: messages, tools, stream, n,
-stop, seed, temperature, top_p, max_tokens and logprobs; other keys are not read.
 Invariant: what was sampled for a session's key, and has reached the client, stands in its paths, token by token.
 """
 
@@ -18,12 +11,13 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from twinkle_engines.agents.environment import read_message
+from twinkle_engines.agents.episodes import read_message
 from twinkle_engines.agents.paths import Paths, rollouts_of
 from twinkle_engines.batches.chats import as_chat
 from twinkle_http import Gate, RefusedError, Tokens, check_encrypted, read_body
@@ -33,16 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from twinkle_engines.agents.paths import Path
-    from twinkle_engines.batches.chats import Chat
+    from twinkle_engines.batches.chats import Chat, Template
     from twinkle_engines.batches.rollouts import Rollouts
     from twinkle_engines.samplers.sampler import SamplingParams
 
-_MOST_BYTES = 64 << 20
 _PARAMS = {"temperature": float, "top_p": float, "n": int, "seed": int, "max_tokens": int, "max_completion_tokens": int}
 
 
-class Session:
-    """What one agent samples: an episode. A context manager, which closes it.
+class Session(AbstractContextManager["Session"]):
+    """The session of one agent, an episode. A context manager, which closes it.
 
     Attributes:
         key: The api_key of its client.
@@ -56,30 +49,24 @@ class Session:
         gateway.sessions[self._name] = self
 
     def rollouts(self, reward: float | None = None) -> Rollouts:
-        """What was sampled so far as a row of one episode, with the session's columns.
+        """The row of one episode with all that was sampled so far, and with the session's columns.
 
         Args:
             reward: Of the episode; it stands at the last token of the last answer. None: 0.
         """
         paths = self.paths.answered()
         row = rollouts_of([self._columns], [[paths]])
-        if paths and reward is not None:
-            last = [0.0] * len(paths[:-1])
-            row = row.replace(rewards=[*last, float(reward)])
-        return row
+        return row.replace(rewards=[*[0.0] * (len(paths) - 1), float(reward)]) if paths and reward is not None else row
 
     def close(self) -> None:
         """Take no further requests; the rollouts stay."""
         self._gateway.sessions.pop(self._name, None)
 
-    def __enter__(self) -> Session:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class Gateway:
+class Gateway(AbstractContextManager["Gateway"]):
     """A server of `/v1/chat/completions` and `/v1/models`, in a thread, behind the gate of twinkle-http.
 
     An answer is sampled as a whole; a stream has its parts at once. Requests of a key without a session are refused.
@@ -112,10 +99,11 @@ class Gateway:
     ) -> None:
         check_encrypted(f"host={host!r}", host, tls is not None, False, "give tls=(certificate, key)")
         self._sampler, self._model = sampler, model
-        self.template, self.ends = get(sampler.template())
+        template, self.ends = get(sampler.template())
         self._params: SamplingParams = get(sampler.own_params())
-        if self.template is None:
+        if template is None:
             raise ValueError("a gateway needs a sampler with a tokenizer: use tokenizer= of it")
+        self.template: Template = template
         tokens = _Keys(token)
         self.token = tokens.only()
         self.sessions: dict[str, Session] = {}
@@ -124,8 +112,7 @@ class Gateway:
         files: dict[str, Any] = dict(zip(("ssl_certfile", "ssl_keyfile"), tls or (), strict=False))
         off: dict[str, Any] = {"lifespan": "off", "ws": "none", "log_config": None, "access_log": False}
         self._server = uvicorn.Server(uvicorn.Config(Gate(self._answer, tokens), **off, **files))
-        serving = lambda: asyncio.run(self._server.serve(sockets=[self._socket]))  # noqa: E731  one line
-        self._thread = threading.Thread(target=serving, name="gateway", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([self._socket])), daemon=True)
         self._thread.start()
 
     def session(self, **columns: Any) -> Session:
@@ -138,9 +125,6 @@ class Gateway:
         self._thread.join()
         self._socket.close()
 
-    def __enter__(self) -> Gateway:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -148,13 +132,12 @@ class Gateway:
         key = scope["state"]["headers"].get(b"authorization", b"").partition(b"/")[2].decode("ascii", "replace")
         match scope["method"], scope["path"]:
             case "GET", "/v1/models":
-                await read_body(scope, receive, 0)
                 one = {"id": self._model, "object": "model", "created": 0, "owned_by": "twinkle"}
                 await _send(send, b"application/json", [json.dumps({"object": "list", "data": [one]})])
             case "POST", "/v1/chat/completions":
                 if (session := self.sessions.get(key)) is None:
                     raise RefusedError(404, "there is no session of this key", "Unknown")
-                body = bytes(await read_body(scope, receive, _MOST_BYTES))
+                body = bytes(await read_body(scope, receive, 64 << 20))
                 call = asyncio.ensure_future(self._complete(session, body))
                 gone = asyncio.ensure_future(receive())  # nothing more comes but the client's end
                 await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +160,6 @@ class Gateway:
         request = json.loads(body)
         chat, params = _chat(request.get("messages")), _params(request, self._params)
         paths = session.paths
-        assert self.template is not None
         paths.template = template = self.template.of({"tools": request.get("tools")})
         chat = template.fitted(chat)
         path = paths.of_chat(chat, params)
@@ -190,13 +172,9 @@ class Gateway:
             choices.append(_choice(paths, path, answers, number, params, request))
             written += len(path.ids) - len(prompt)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
-        about: dict[str, Any] = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-        }
-        about["model"] = str(request.get("model") or self._model)
-        return request, {**about, "created": int(time.time()), "choices": choices, "usage": usage}
+        made = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "choices": choices}
+        made |= {"object": "chat.completion", "model": str(request.get("model") or self._model), "usage": usage}
+        return request, made
 
 
 class _Keys(Tokens):
@@ -225,7 +203,7 @@ def _chat(messages: Any) -> Chat:
 
 
 def _params(request: dict[str, Any], own: SamplingParams) -> SamplingParams:
-    """How a request wants answers drawn; what it does not say is the sampler's own, with one answer."""
+    """The parameters of a request; what it does not say is the sampler's own, with one answer."""
     given: dict[str, Any] = {name: of(request[name]) for name, of in _PARAMS.items() if request.get(name) is not None}
     most = [given.pop(name) for name in ("max_tokens", "max_completion_tokens") if name in given]
     if most:
