@@ -244,11 +244,7 @@ def head_name(model: Any) -> str:
 
 
 def as_classifier(model: Any, config: Any, state: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-    """The class of Transformers that reads a head of one number, and the weights by its names; sets the config's.
-
-    Raises:
-        KeyError: Transformers has none for the model.
-    """
+    """The class of Transformers that reads a head of one number, and the weights by its names; sets the config's."""
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
     kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
