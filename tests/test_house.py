@@ -410,14 +410,14 @@ COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_198, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_085, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_121, 2_900),
-    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 7_860, 8_000),
-    "lines of twinkle-all": (lambda: lines("src"), 664, 700),
-    "lines of tests": (lambda: lines("tests"), 37_130, 36_000),
+    "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 8_000, 8_000),
+    "lines of twinkle-all": (lambda: lines("src"), 665, 700),
+    "lines of tests": (lambda: lines("tests"), 37_107, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
     "protocols without two implementations": (lonely_protocols, 3, 0),
     "names with a word of the private dialect": (identifiers_of_the_dialect, 14, 0),
     "public names of twinkle": (lambda: public_names("twinkle"), 50, 50),
-    "public names of twinkle.engines": (lambda: public_names("twinkle.engines"), 28, 45),
+    "public names of twinkle.engines": (lambda: public_names("twinkle.engines"), 29, 45),
     **{
         f"modules of {package} under 60 lines": (partial(short_modules, package), count, 0)
         for package, count in SHORT_MODULES.items()

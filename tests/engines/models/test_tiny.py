@@ -9,7 +9,7 @@ import torch
 
 from twinkle.engines import SamplingParams, TransformersModel, TransformersSampler, preferences, supervised, tiny_model
 
-CONFIG, TOKENIZER = tiny_model(vocabulary=300, hidden_size=32)
+CONFIG, TOKENIZER = tiny_model(layers=2, vocabulary=300, hidden_size=32)
 
 
 def counted(rollouts: Any) -> list[str]:
