@@ -48,11 +48,11 @@ def rollouts(rows: int, seed: int) -> Rollouts:
 class Timed(TransformersModel):
     """A model that measures its passes."""
 
-    def forward_backward(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def forward_backward(self, batch: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The passes, in one thread."""
         torch.set_num_threads(1)
         began = time.process_time()
-        found = super().forward_backward(*args, **kwargs)
+        found = super().forward_backward(batch, *args, **kwargs)
         self.spent = time.process_time() - began
         return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import current_worker, on, remote_class, remote_function, session
 
 untyped_class: Any = remote_class
@@ -57,6 +58,28 @@ def test_options_of_the_wrong_value_name_the_valid_ones(options: dict[str, Any],
 def test_what_cannot_be_an_option_says_so(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         decorate(**options)
+
+
+def test_an_override_whose_arguments_have_no_names_is_refused_where_one_is_divided() -> None:
+    @remote_class()
+    class Base:
+        @remote_function("slice_dp", split=("rows",))
+        def learn(self, rows: list[int], rate: float = 1.0) -> int:
+            return len(rows)
+
+    class Timed(Base):
+        def learn(self, *args: Any, **kwargs: Any) -> int:
+            return super().learn(*args, **kwargs)
+
+    class Named(Base):
+        def learn(self, rows: list[int], *args: Any, **kwargs: Any) -> int:
+            return super().learn(rows, *args, **kwargs)
+
+    mesh = DeviceMesh.from_sizes(dp_size=2)
+    with session("threads", groups=[DeviceGroup("two", 2, "CPU")], lazy_collect=False):
+        assert on("two", mesh).create(Named).learn([1, 2, 3, 4]) == [2, 2]
+        with pytest.raises(TypeError, match="'rows' is none of"):
+            on("two", mesh).create(Timed)
 
 
 async def __len__(self: object) -> int:  # noqa: N807  a special method of a class

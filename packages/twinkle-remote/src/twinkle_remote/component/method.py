@@ -117,13 +117,16 @@ def _many(signature: inspect.Signature) -> Many:
 
 
 def _check_names(function: Any, signature: inspect.Signature, spec: FunctionSpec) -> None:
-    """Check that the options name parameters; of one with `**kwargs` any name may be an argument.
+    """Check that the options name parameters; of one with `**kwargs` and without `*args` any name may be an argument.
+
+    With `*args` an argument that is given by its place would have no name, and go whole to each rank.
 
     Raises:
         TypeError: They do not, or only a function that a decorator has wrapped has such a parameter.
     """
     known = list(signature.parameters)[1:]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    kinds = {one.kind for one in signature.parameters.values()}
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds
     unknown = [name for name in spec.named_arguments if name not in known]
     if unknown and (hasattr(function, "__wrapped__") or not takes_any):
         raise TypeError(
