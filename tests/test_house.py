@@ -406,13 +406,13 @@ SHORT_MODULES = {
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
-    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 12_959, 12_000),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 12_962, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_198, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_085, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_121, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 8_000, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 665, 700),
-    "lines of tests": (lambda: lines("tests"), 37_107, 36_000),
+    "lines of tests": (lambda: lines("tests"), 37_130, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
     "protocols without two implementations": (lonely_protocols, 3, 0),
     "names with a word of the private dialect": (identifiers_of_the_dialect, 14, 0),
