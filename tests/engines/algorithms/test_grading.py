@@ -137,9 +137,9 @@ def test_errors_name_the_function() -> None:
         rewards(short).grade(sampled())
     with pytest.raises(ValueError, match="these rollouts have none"):
         rewards(length).grade(sampled().replace(completions=None))
-    with pytest.raises(ValueError, match="1 weights for 2 functions"):
+    with pytest.raises(ValueError, match="a weight for each"):
         rewards(length, right, weights=[1])
-    with pytest.raises(ValueError, match="at least one function"):
+    with pytest.raises(ValueError, match="needs functions"):
         rewards()
     with pytest.raises(TypeError, match="remote_grup"):
         rewards(length, remote_grup="x")

@@ -52,11 +52,6 @@ def batch_of(batch: Mapping[str, torch.Tensor], rows: slice) -> dict[str, torch.
     [
         ({"input_ids": [[1, 2]], "position_ids": [[1, 2]]}, {}, "positions 0, 1, 2"),
         (
-            {"input_ids": [[1, 2, 3]], "position_ids": [[0, 0, 1]], "attention_mask": [[1, 1, 1]]},
-            {},
-            "leave out attention_mask for rows that are packs",
-        ),
-        (
             {"input_ids": [[1, 2, 3]]},
             {"max_tokens": 2},
             "a sequence has 3 tokens, but max_tokens=2: use max_tokens=3",

@@ -218,7 +218,7 @@ def test_a_batch_that_fails_on_one_rank_fails_on_all_and_the_next_one_works(resu
     ("options", "message"),
     [
         ({"micro_batch_size": 0}, "micro_batch_size"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm is above 0"),
+        ({"max_grad_norm": -1.0}, "above 0, or None"),
         ({"micro_batch_size": 2, "max_tokens": 9}, "max_tokens tokens: give one of them"),
     ],
 )

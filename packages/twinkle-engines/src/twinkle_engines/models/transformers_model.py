@@ -108,7 +108,7 @@ class TransformersModel:
         compute = None if compute_dtype is None else torch_dtype(compute_dtype)
         if micro_batch_size is not None and max_tokens is not None:
             raise ValueError("micro_batch_size counts sequences, and max_tokens tokens: give one of them")
-        if min(max_grad_norm or 1, micro_batch_size or 1, max_tokens or 1) < 0:
+        if any(one is not None and one <= 0 for one in (max_grad_norm, micro_batch_size, max_tokens)):
             raise ValueError("max_grad_norm, micro_batch_size and max_tokens are above 0, or None")
         self._layout = own_layout("TransformersModel")
         if dropout and self._layout.tp_size > 1:
