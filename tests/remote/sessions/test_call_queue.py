@@ -1,19 +1,35 @@
-"""So many calls to a group are in flight at most; making one more waits."""
+"""So many calls are in flight at most, and making one more waits; what was dropped or interrupted loses no failure."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.remote.signals import interrupted_at_step
 
 from twinkle_mesh import DeviceGroup
-from twinkle_remote import CallTimeoutError, initialize, on, remote_class, remote_function, session, submit
+from twinkle_remote import (
+    CallTimeoutError,
+    current_worker,
+    get,
+    initialize,
+    on,
+    remote_class,
+    remote_function,
+    session,
+    submit,
+)
+from twinkle_remote.lazy.lazy import call_of
 from twinkle_remote.sessions.session import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from twinkle_remote.call.pending import PendingCall
 
 LIMIT = 4
 GROUPS = [DeviceGroup("one", 1, "CPU"), DeviceGroup("two", 2, "CPU")]
@@ -113,3 +129,51 @@ def test_in_an_event_loop_waiting_says_that_the_loop_is_blocked(
 def test_a_limit_is_a_number_of_calls(limit: Any) -> None:
     with pytest.raises(ValueError, match=r"max_in_flight=.* 1"):
         untyped("threads", groups=GROUPS, max_in_flight=limit)
+
+
+@remote_class()
+class Broken:
+    @remote_function(dispatch="all", collect="first")
+    def fail(self) -> int:
+        raise KeyError("no luck")
+
+    @remote_function(dispatch="all")
+    def fail_on_one(self, until: threading.Event) -> None:
+        if current_worker().rank == 0:
+            raise KeyError("no luck")
+        until.wait(60)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_failure_that_was_dropped_is_raised_while_other_ranks_are_at_work() -> None:
+    until, other = threading.Event(), on("one").create(Service)
+    lazy = submit(on("two").create(Broken).fail_on_one, until)
+    called = call_of(lazy)
+    assert called.ends_within(60.0)
+    del lazy
+    with pytest.raises(KeyError, match="no luck"):
+        other.work()
+    assert not called.done()
+    until.set()
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised at the end of a generator
+def test_ctrl_c_at_any_step_of_a_wait_loses_no_failure_and_holds_up_no_end() -> None:
+    broken = on("two").create(Broken)
+    for step in count(1):
+        lazy = submit(broken.fail)
+        called = call_of(lazy)
+
+        def wait(called: PendingCall = called) -> None:
+            with suppress(KeyError):
+                called.wait()
+
+        was_interrupted = interrupted_at_step(step, wait)
+        assert not running().in_flight.drain(5.0), step
+        with pytest.raises(KeyError):
+            get(lazy)
+        running().in_flight.raise_first()
+        if not was_interrupted:
+            assert step > 50
+            break

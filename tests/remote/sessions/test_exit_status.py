@@ -66,13 +66,6 @@ actor = twinkle.on("actor", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(
 """
 
 
-@pytest.mark.slow
-def test_the_last_call_of_a_program_is_not_lost(tmp_path: Path) -> None:
-    done = run("[actor.save(f'{step}-') for step in range(4)]", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("*-*"))) == 16
-
-
 def test_a_failure_that_no_caller_saw_is_in_the_exit_status(tmp_path: Path) -> None:
     done = run("actor.update([1, 2]); actor.save('checkpoint-'); actor.update([3, 4])", tmp_path)
     assert done.returncode == 1
@@ -105,11 +98,6 @@ def test_an_error_at_a_prompt_is_not_the_end_of_the_program(tmp_path: Path) -> N
         check=True,
     )
     assert len(list(tmp_path.glob("late-*"))) == 4, done.stderr
-
-
-def test_an_interrupt_ends_a_program_that_waits(tmp_path: Path) -> None:
-    done = run("lazy = actor.sleep(); logging.warning('waiting'); lazy.result()", tmp_path, interrupt="waiting")
-    assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -60,13 +58,14 @@ def run(path: Path, mode: str, source: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("end", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
-def test_a_forked_child_ends_by_itself_and_the_parent_goes_on(tmp_path: Path, end: str) -> None:
+def test_a_forked_child_has_no_part_in_the_session_and_may_have_its_own(tmp_path: Path) -> None:
     status, out = run(
         tmp_path,
         "threads",
-        f"""
-        slow = actor.slow()
+        """
+        slow, failed = actor.slow(), actor.fail()
+        while not failed.done():
+            time.sleep(0.001)
         pid = os.fork()
         if pid == 0:
             atexit.register(print, "the child's own exit function")
@@ -74,71 +73,23 @@ def test_a_forked_child_ends_by_itself_and_the_parent_goes_on(tmp_path: Path, en
             tell(slow.result)
             tell(lambda: twinkle.on("actor"))
             tell(lambda: Actor(remote_group="actor"))
-            twinkle.shutdown()
+            twinkle.initialize("threads", groups=[DeviceGroup("own", 2, "CPU")])
+            tell(twinkle.on("own").create(Actor).count)
             sys.stdout.flush()
-            {end}
+            sys.exit(3)
         wait_for(pid)
-        tell(actor.count)
-        """,
-    )
-    assert status == 0, out
-    assert "status 3" in out and "told 2" in out and out.count("slow is done") == 2, out
-    assert out.count("NotInitializedError") == out.count(REFUSAL) == 4, out
-    assert "the result of Slow" not in out and "the result of Actor.slow, called from" in out
-    assert "Actor(remote_group='actor'): process" in out
-    assert ("the child's own exit function" in out) == ("_exit" not in end)
-
-
-def test_a_child_of_multiprocessing_too(tmp_path: Path) -> None:
-    status, out = run(
-        tmp_path,
-        "threads",
-        """
-        slow = actor.slow()
         child = multiprocessing.get_context("fork").Process(target=tell, args=(actor.count,))
         child.start()
         child.join(30)
         print("status", child.exitcode, flush=True)
-        tell(actor.count)
+        twinkle.get(slow)
         """,
     )
-    assert status == 0 and "status 0" in out and "told 2" in out and out.count("slow is done") == 2, out
-    assert out.count("NotInitializedError") == 1, out
-
-
-def test_a_child_may_have_a_session_of_its_own(tmp_path: Path) -> None:
-    status, out = run(
-        tmp_path,
-        "threads",
-        """
-        pid = os.fork()
-        if pid == 0:
-            twinkle.initialize("threads", groups=[DeviceGroup("own", 2, "CPU")])
-            own = twinkle.on("own").create(Actor)
-            tell(own.count)
-            own.slow()
-            sys.exit(0)
-        wait_for(pid)
-        """,
-    )
-    assert status == 0 and "told 1" in out and "status 0" in out and out.count("slow is done") == 2, out
-
-
-def test_failures_of_the_parent_are_not_the_childs(tmp_path: Path) -> None:
-    status, out = run(
-        tmp_path,
-        "threads",
-        """
-        failed = actor.fail()
-        while not failed.done():
-            time.sleep(0.001)
-        pid = os.fork()
-        if pid == 0:
-            sys.exit(0)
-        wait_for(pid)
-        """,
-    )
-    assert status == 1 and "status 0" in out and out.count("KeyError: Actor.fail failed on actor[") == 1, out
+    assert out.count("NotInitializedError") == out.count(REFUSAL) == 5, out
+    assert "the result of Actor.slow, called from" in out and "Actor(remote_group='actor'): process" in out
+    assert "told 1" in out and "the child's own exit function" in out and "status 3" in out and "status 0" in out
+    assert out.count("slow is done") == 2, "the parent's workers went on"
+    assert status == 1 and out.count("KeyError: Actor.fail failed on actor[") == 1, "a failure of the parent alone"
 
 
 def test_in_one_process_the_child_has_copies_of_its_own(tmp_path: Path) -> None:

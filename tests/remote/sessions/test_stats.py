@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conformance.subjects.echo import Echo
 
-from twinkle_remote import on
 from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.session import stats as stats_of_session
 from twinkle_remote.sessions.telemetry import CallRecord, Stats
 
 SECONDS = st.floats(0.0, 100.0)
@@ -59,16 +56,3 @@ def test_the_latest_calls_are_kept_by_their_number_and_their_ranks() -> None:
     assert [record.method for record in stats.records()] == ["A.6", "A.7", "A.wide"]
     widest = stats.open("A.widest", "a", 100, 1.0)
     assert stats.records() == [widest], "the latest call is kept, however many its workers are"
-
-
-def test_records_print_a_row_for_each_method(threads: None) -> None:
-    echo = on("two").create(Echo)
-    for value in (1, 2):
-        assert echo.rows([value, value]) == [value, value]
-    found = stats_of_session()
-    assert [record.method for record in found[-2:]] == ["Echo.rows", "Echo.rows"]
-    head, *rows, _ = str(found).splitlines()
-    assert head.split()[:4] == ["method", "group", "calls", "failed"]
-    told = {row.split()[0]: row.split()[1:4] for row in rows}
-    assert told["Echo.rows"] == ["two[2]", "2", "0"] and told["Echo.__init__"] == ["two[2]", "1", "0"]
-    assert max(map(len, rows)) <= len(head)

@@ -13,8 +13,6 @@ from twinkle_mesh import DeviceGroup, DeviceMesh
 from twinkle_remote import get, on, remote_class, remote_function, session, stream, write_timeline
 from twinkle_remote.backends.support import publishing
 from twinkle_remote.errors import NotInitializedError
-from twinkle_remote.protocol import Failure, Outcome
-from twinkle_remote.sessions.telemetry import CallRecord, events_of, slice_of, tracks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,38 +51,6 @@ def lanes(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
 
 def names(slices: Sequence[Event]) -> list[str]:
     return [event["name"] for event in slices]
-
-
-def test_slices_that_overlap_get_lanes_of_their_own() -> None:
-    starts = (("a", 5.0), ("b", 5.5), ("c", 6.0), ("d", 5.75))
-    overlapping = [slice_of(name, "run", start, 1.0) for name, start in starts]
-    found = lanes(events_of({"one": {"first": [], "second": overlapping}}))
-    assert {key: names(slices) for key, slices in found.items()} == {
-        ("one", "first"): [],
-        ("one", "second"): ["a", "c"],
-        ("one", "second (2)"): ["b"],
-        ("one", "second (3)"): ["d"],
-    }
-
-
-def test_calls_have_a_track_for_each_rank_of_a_component() -> None:
-    made = CallRecord("Actor.update", "actor", 2, submitted=100.0, driver_seconds=0.5, driver_sent=10)
-    failure = Failure("actor[1/2]", "here", "ValueError", "unlucky")
-    made.add(Outcome(0, produced=1, fetched=5, started=101.0, seconds=2.0, fetch_seconds=0.25))
-    made.add(Outcome(1, produced=2, fetched=5, started=101.5, seconds=1.0, failure=failure))
-    events = events_of(tracks_of([made]))
-    json.dumps(events)
-    found = lanes(events)
-    (sent,) = found["driver", "calls"]
-    assert (sent["ts"], sent["dur"], sent["args"]["stored"]) == (100_000_000, 500_000, 10)
-    fetch, run = found["actor: Actor", "actor[0]"]
-    assert (fetch["name"], fetch["ts"], fetch["args"]) == (
-        "fetch",
-        100_750_000,
-        {"bytes": 5},
-    )
-    assert (run["name"], run["ts"], run["dur"]) == ("Actor.update", 101_000_000, 2_000_000)
-    assert found["actor: Actor", "actor[1]"][0]["args"] == {"produced": 2, "failed": True}
 
 
 def test_streams_and_syncs_are_on_the_timeline(tmp_path: Path) -> None:
