@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,7 +54,7 @@ class LockedError(ValueError):
 
 
 KINDS: dict[str, Callable[[], BaseException]] = {
-    **{kind: lambda kind=kind: faults.make_error(kind) for kind in ("key", "file", "unicode", "group", "stop")},
+    **{kind: partial(faults.make_error, kind) for kind in ("key", "file", "unicode", "group", "stop")},
     "needy": lambda: NeedyError(7, detail="why"),
     "fields": lambda: FieldsError("bias"),
     "locked": lambda: LockedError("held"),
@@ -161,8 +162,8 @@ def test_what_cannot_travel_stays_behind_and_is_told() -> None:
     class LocalError(Exception):
         pass
 
-    error = exception_of(error_to_bytes(LockedError("held")))
-    assert error is not None and not hasattr(error, "lock") and "lock" in error.args[1]
+    error: Any = exception_of(error_to_bytes(LockedError("held")))
+    assert not hasattr(error, "lock") and "lock" in error.args[1]
     for local in (LocalError("x"), ExceptionGroup("several", [LocalError("x")])):
         assert error_to_bytes(local) == b""
     failure = travelled(LocalError("x"))
