@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from tests.http.raw import Raw
 
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import session
@@ -17,6 +18,7 @@ from twinkle_remote import session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +46,30 @@ def serving() -> Callable[..., AbstractContextManager[str]]:
                 process.kill()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server of `raw` logs, at every level."""
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="session")
+def raw(serving: Callable[..., AbstractContextManager[str]], log: Path) -> Iterator[Raw]:
+    """A server of the classes in `json_subjects`, for two tenants."""
+    with log.open("w") as stderr, serving(program("json_subjects"), stderr=stderr) as found:
+        yield Raw(found)
+
+
+@pytest.fixture(scope="session")
+def address(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[str]:
+    """A server of the classes in `subjects`."""
+    with serving(program("subjects")) as found:
+        yield found
+
+
+def program(module: str) -> str:
+    return f"import runpy; runpy.run_module('tests.http.{module}', run_name='__main__')"
 
 
 @pytest.fixture

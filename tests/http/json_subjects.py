@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
+import logging
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from tests.conformance.subjects.components import Counter
+from tests.http.raw import ONE, TWO
 
+from twinkle_http.server import serve as ending
 from twinkle_mesh import DeviceGroup
 from twinkle_remote import remote_class, remote_function, serve, session
 
@@ -155,9 +159,12 @@ class Steps:
 
 
 if __name__ == "__main__":
-    tokens = {"one": "token number one", "two": "token number two"}
-    groups = [DeviceGroup("group", 2, "CPU")]
-    served: dict[str, Any] = {"port": 0, "token": tokens, "max_body": 100_000, "lease": float(sys.argv[1])}
-    with session("threads", groups=groups), serve([Adder, Arrays, Kinds, Steps], **served) as server:
+    from tests.http import json_subjects as here
+
+    ending.LAST_UPDATE_SECONDS = 0.2  # at its end, for clients that never read
+    logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+    classes = [here.Adder, here.Arrays, here.Kinds, here.Steps, Counter]
+    groups, tokens = [DeviceGroup("group", 2, "CPU")], {"one": ONE, "two": TWO}
+    with session("threads", groups=groups), serve(classes, port=0, token=tokens, max_body=100_000) as server:
         print(server.address, flush=True)
         sys.stdin.read()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import socket
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from twinkle_http.errors import own_error_type
 from twinkle_http.messages import CallUpdate, UpdateAnswer, unpacked
 from twinkle_http.wire import decode, encode
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 ONE, TWO = "token number one", "token number two"
 
 
@@ -27,7 +32,7 @@ class Raw:
         url = urlsplit(address)
         assert url.hostname and url.port
         self.place, self.host, self.token = (url.hostname, url.port), f"{url.hostname}:{url.port}", token
-        self.numbers = itertools.count(1)
+        self.numbers = itertools.count(100_000)
 
     def connected(self) -> socket.socket:
         connection = socket.create_connection(self.place, timeout=60.0)
@@ -79,33 +84,56 @@ class Raw:
         return str(answer["client"])
 
     def call(self, client: str, number: int, token: str = "", **request: Any) -> tuple[int, Any]:
+        """Status and end of a call, also of one whose answer comes before its end."""
         given = {"group": "group", "instance": "it", "line": "x.py:1", "eager": True, **request}
-        return self.post("/call", given, token, twinkle_client=client, twinkle_request=str(number))
+        status, answer = self.post("/call", given, token, twinkle_client=client, twinkle_request=str(number))
+        if status != 200 or not answer.accepted:
+            return status, answer
+
+        def ended() -> list[CallUpdate]:
+            body = encode({"after": 0, "seconds": 5.0}).to_bytes()
+            _, found = self.request("POST", "/twinkle/1/updates", body, token, twinkle_client=client)
+            return [update for _, update in unpacked(found, UpdateAnswer).updates if update.number == number]
+
+        return status, until(ended)[0]
 
     def value(self, client: str, number: int) -> Any:
-        """The value of a call, whose answer may have come before its end."""
+        """The value of a call."""
         status, answer = self.post("/read", {"name": f"r{number}"}, twinkle_client=client)
         assert status == 200, answer
         return answer
 
-    def build(self, client: str, target: str, token: str = "", **place: str) -> None:
-        """Build a component, and wait until it is there."""
-        number = next(self.numbers) + 100_000
-        _, answer = self.call(client, number, token, kind="create", target=target, **place)
-        assert not answer.unsent, refused(answer)
-        asked: dict[str, Any] = {"after": 0, "seconds": 5.0}
-        while answer.accepted:
-            body = encode(asked).to_bytes()
-            _, found = self.request("POST", "/twinkle/1/updates", body, token, twinkle_client=client)
-            for asked["after"], update in unpacked(found, UpdateAnswer).updates:
-                answer = update if update.number == number else answer
+    def refusal(self, client: str, token: str = "", **request: Any) -> Any:
+        """The error of a call that is not made."""
+        _, answer = self.call(client, next(self.numbers), token, **request)
+        assert answer.unsent and answer.error, (request, answer)
+        return decode(answer.error, error_type=own_error_type)
+
+    def build(self, client: str, target: str, **place: str) -> None:
+        """Build a component."""
+        _, answer = self.call(client, next(self.numbers), kind="create", target=target, **place)
         assert answer.error is None, decode(answer.error, error_type=own_error_type)
 
+    def ask(self, method: str, path: str, body: object = None, token: str = "", **headers: str) -> tuple[int, Any]:
+        """Send a value in JSON, or bytes as they are."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, text = self.request(method, f"/v1/{path}", data, token, **headers)
+        return status, json.loads(text) if text else None
 
-def refused(answer: CallUpdate) -> Any:
-    """The error of a call that was not made."""
-    assert answer.unsent and answer.error
-    return decode(answer.error, error_type=own_error_type)
+    def new(self, name: str, token: str = "", **keywords: Any) -> str:
+        """Build a component by JSON: its class and id."""
+        status, answer = self.ask("POST", name, keywords, token)
+        assert status == 201, answer
+        return f"{name}/{answer['id']}"
+
+    def result(self, path: str, **keywords: Any) -> Any:
+        status, answer = self.ask("POST", path, keywords)
+        assert status == 200, answer
+        return answer["result"]
+
+    def error(self, path: str, body: object = None, token: str = "") -> tuple[int, str, str]:
+        status, answer = self.ask("POST", path, body, token)
+        return status, answer["error"]["type"], answer["error"]["message"]
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -113,3 +141,12 @@ def is_closed(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionResetError:  # it had sent more than the server has read
         return True
+
+
+def until(condition: Callable[[], T]) -> T:
+    """What a condition returns when it holds; it is looked at again and again, for a while."""
+    end = time.monotonic() + 60.0
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TOKEN = "a token for tests"
-SERVER = "import runpy; runpy.run_module('tests.http.subjects', run_name='__main__')"
-"""A program that serves these classes on the groups `one`, `two` and `four`, of so many workers."""
 ODD = "a name\udcff"  # as Python reads file names that are no UTF-8
 together = threading.Barrier(4)
 

@@ -13,33 +13,19 @@ import numpy as np
 import pytest
 from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.echo import Echo
+from tests.http.subjects import TOKEN
 
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import get, on, session, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-TOKEN = "a token for tests"
-SERVER = """
-    import sys
-    from twinkle_mesh import DeviceGroup
-    from twinkle_remote import serve, session
-    from tests.conformance.subjects.components import Counter
-    from tests.conformance.subjects.echo import Echo
-
-    with session("threads", groups=[DeviceGroup("four", 4, "CPU"), DeviceGroup("two", 2, "CPU")]):
-        with serve([Counter, Echo], port=0, token=sys.argv[1]) as server:
-            print(server.address, flush=True)
-            sys.stdin.read()
-"""
 
 
 class Proxy:
     """Passes bytes on, counts them, and cuts a connection after some of them."""
 
-    def __init__(self, server: str = "") -> None:
+    def __init__(self, server: str) -> None:
         self.server = server
         self.cuts = 0
         self.passed = 0
@@ -95,11 +81,9 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Proxy]:
-    made = Proxy()
-    with serving(SERVER, TOKEN, made.place) as address:
-        made.server = address
-        yield made
+def proxy(address: str) -> Iterator[Proxy]:
+    made = Proxy(address)
+    yield made
     made.close()
 
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import trustme
+from tests.http.raw import Raw, until
 
 from twinkle_remote import get, on, release, remote_class, remote_function, session, submit
 from twinkle_remote.errors import BackendError, PlacementError, RemoteCallError, SessionLostError, TwinkleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -130,14 +131,6 @@ def gated() -> Gated:
     return on("two").create(Gated)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Look again and again, for a while."""
-    end = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def hold(component: Gated, held: list[Any], value: Any) -> bool:
     """Make a result and keep it."""
     held.append(submit(component.echo, value))
@@ -169,33 +162,72 @@ def test_sigterm_ends_calls_in_flight_and_takes_no_new_ones(tmp_path: Path) -> N
         assert server.process.wait(60) == 143
 
 
-def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None:
-    program = """
-        import sys, time
-        from twinkle_remote import get, on, remote_class, remote_function, session
-        from twinkle_remote.errors import SessionLostError
+CLIENT = """
+    import sys
+    from twinkle_remote import get, on, remote_class, remote_function, session
+    from twinkle_remote.errors import SessionLostError
 
-        @remote_class()
-        class Gated:
-            @remote_function(dispatch="all", collect="first")
-            def echo(self, value): ...
+    @remote_class()
+    class Gated:
+        def __init__(self, guard: str = "") -> None: ...
 
-        with session("http", address=sys.argv[1], token="a token for tests"):
-            component = on("two").create(Gated)
-            print("built", flush=True)
-            sys.stdin.readline()
-            try:
-                get(component.echo(b"x"))
-            except SessionLostError as error:
-                print(error, flush=True)
-    """
+        @remote_function(dispatch="all", collect="first")
+        def echo(self, value): ...
+
+        @remote_function(dispatch="all", collect="first")
+        async def sleeps(self) -> None: ...
+
+    address, guard, method = sys.argv[1:]
+    with session("http", address=address, token="a token for tests"):
+        component = Gated(guard, remote_group="two", instance_id="late")
+        if method == "sleeps":
+            get(component.sleeps())
+        print("built", flush=True)
+        sys.stdin.readline()
+        try:
+            get(component.echo(b"x"))
+        except SessionLostError as error:
+            print(error, flush=True)
+"""
+
+
+@contextmanager
+def client_of(server: Running, method: str = "sleeps", guard: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A client in a process of its own, with a component `late`."""
+    command = [sys.executable, "-c", textwrap.dedent(CLIENT), server.address, guard, method]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as client:
+        limit = threading.Timer(60.0, client.kill)
+        limit.start()
+        try:
+            yield client
+        finally:
+            limit.cancel()
+            client.kill()
+
+
+def test_a_client_that_went_away_loses_what_it_held(tmp_path: Path) -> None:
+    """One that is interrupted, killed in a call, killed while its component is built, and one that is only stopped."""
+    guard = tmp_path / "guard"
     with running(lease=1.5) as server:
-        command = [sys.executable, "-c", textwrap.dedent(program), server.address]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
-            assert client.stdin is not None
-            assert client.stdout is not None
-            limit = threading.Timer(60.0, client.kill)
-            limit.start()
+        with client_of(server) as client:
+            assert server.line("sleeping")
+            client.send_signal(signal.SIGINT)
+            assert server.line("cancelled")
+            assert "KeyboardInterrupt" in client.communicate(timeout=60.0)[1]
+        with client_of(server) as client:
+            assert server.line("sleeping")
+            client.kill()
+            assert {server.line("cancelled", "the lease")[:9] for _ in range(2)} == {"cancelled", "the lease"}
+        with client_of(server, guard=str(guard)) as client:
+            assert server.line("building")
+            client.kill()
+            assert server.line("the lease of a client has ended")
+            guard.touch()
+        with session("http", address=server.address, token=TOKEN):
+            until(lambda: builds("late"))
+        with client_of(server, "echo") as client:
+            assert client.stdin is not None and client.stdout is not None
             assert client.stdout.readline() == "built\n"
             client.send_signal(signal.SIGSTOP)
             assert "1 components are released" in server.line("the lease of a client has ended")
@@ -203,69 +235,16 @@ def test_a_client_that_was_stopped_for_its_lease_is_told(tmp_path: Path) -> None
             client.stdin.write("\n")
             client.stdin.flush()
             assert "the lease of this client has ended: it gave no sign of life for 1.5 s" in client.stdout.readline()
-            limit.cancel()
 
 
-def test_ctrl_c_of_a_client_cancels_at_the_server() -> None:
-    program = """
-        import sys
-        from twinkle_remote import get, on, remote_class, remote_function, session
-
-        @remote_class()
-        class Gated:
-            @remote_function(dispatch="all", collect="first")
-            async def sleeps(self) -> None: ...
-
-        with session("http", address=sys.argv[1], token="a token for tests"):
-            get(on("two").create(Gated).sleeps())
-    """
-    with running() as server:
-        command = [sys.executable, "-c", textwrap.dedent(program), server.address]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
-            assert server.line("sleeping") == "sleeping"
-            client.send_signal(signal.SIGINT)
-            assert server.line("cancelled") == "cancelled"
-            assert "KeyboardInterrupt" in client.communicate(timeout=60.0)[1]
-
-
-KILLED = """
-    import sys
-    from twinkle_remote import get, on, remote_class, remote_function, session
-
-    @remote_class()
-    class Gated:
-        def __init__(self, guard: str = "") -> None: ...
-
-        @remote_function(dispatch="all", collect="first")
-        async def sleeps(self) -> None: ...
-
-    with session("http", address=sys.argv[1], token="a token for tests"):
-        get(Gated(sys.argv[2], remote_group="two", instance_id="late").sleeps())
-"""
-
-
-def kill_client(server: Running, guard: str, when: str) -> None:
-    """Start a client, and kill it when the server has printed a line."""
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), server.address, guard]
-    with subprocess.Popen(command) as client:
-        assert server.line(when) == when
-        client.kill()
-
-
-def test_the_calls_of_a_killed_client_are_cancelled() -> None:
-    with running(lease=1.5) as server:
-        kill_client(server, "", "sleeping")
-        assert server.line("cancelled") == "cancelled"
-
-
-def test_what_is_built_for_a_killed_client_is_released(tmp_path: Path) -> None:
-    guard = tmp_path / "guard"
-    with running(lease=1.5) as server:
-        kill_client(server, str(guard), "building")
-        assert server.line("the lease of a client has ended")
-        guard.touch()
-        with session("http", address=server.address, token=TOKEN):
-            until(lambda: builds("late"))
+def test_a_component_of_json_that_nobody_calls_is_released() -> None:
+    with running(lease=0.3) as server, ThreadPoolExecutor(1) as other:
+        raw = Raw(server.address, TOKEN)
+        idle, busy = raw.new("Gated"), raw.new("Gated")
+        ended = other.submit(server.line, "the lease of a client has ended: its 1 components")
+        until(lambda: raw.result(f"{busy}/echo", value=1) and ended.done())
+        assert raw.error(f"{idle}/echo", {"value": 1})[:2] == (404, "Unknown")
+        assert raw.result(f"{busy}/echo", value=1) == 1
 
 
 def test_an_id_is_taken_while_its_component_is_built(tmp_path: Path) -> None:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.http.raw import Raw, is_closed
-from tests.http.subjects import SERVER, TOKEN
+from tests.http.subjects import TOKEN
 
 from twinkle_http.messages import CallUpdate, unpacked
 from twinkle_http.wire import encode
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +38,7 @@ class Wire(Raw):
         own = {"twinkle_client": self.client, "twinkle_request": str(number), **headers}
         return self.head("POST", "/twinkle/1/call", len(body) if length is None else length, **own) + body
 
-    def result(self, connection: socket.socket) -> Any:
+    def returned(self, connection: socket.socket) -> Any:
         """What the call has returned whose answer comes next."""
         status, body = self.answer(connection)
         assert status == 200, body
@@ -55,9 +54,8 @@ def message(*arrays: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def wire(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[Wire]:
-    with serving(SERVER) as address:
-        yield Wire(address)
+def wire(address: str) -> Wire:
+    return Wire(address)
 
 
 def arrays(seed: int) -> tuple[Sequence[Any], Sequence[int]]:
@@ -80,7 +78,7 @@ def test_a_body_is_whole_however_it_is_cut(wire: Wire, seed: int) -> None:
             at += size
             if rng.random() < 0.2:
                 time.sleep(0.005)  # the server has read what there is
-        assert wire.result(connection) == expected
+        assert wire.returned(connection) == expected
 
 
 def test_what_is_no_message_ends_the_connection(wire: Wire) -> None:
@@ -100,10 +98,10 @@ def test_a_body_that_breaks_off_is_given_up(wire: Wire) -> None:
         connection.sendall(wire.sums(whole[:300_000], number, length=len(whole)))
     with wire.connected() as connection:  # sent again, it runs
         connection.sendall(wire.sums(whole, number))
-        assert wire.result(connection) == [0]
+        assert wire.returned(connection) == [0]
         connection.sendall(wire.sums(whole, expect="100-continue"))
         assert wire.answer(connection)[0] == 100
-        assert wire.result(connection) == [0]
+        assert wire.returned(connection) == [0]
 
 
 def test_a_size_that_is_claimed_takes_no_memory(wire: Wire) -> None:

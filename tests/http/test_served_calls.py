@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.echo import Echo
-from tests.http.subjects import SERVER, TOKEN, Batches, Maker, Noted, Odd
+from tests.http.subjects import TOKEN, Batches, Maker, Noted, Odd
 
 from twinkle_data import DataLoader
 from twinkle_mesh import DeviceMesh
@@ -34,18 +34,11 @@ from twinkle_remote.errors import DispatchError, PlacementError, RemoteCallError
 from twinkle_remote.lazy.lazy import call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 PLAIN: Any = {"ids": list(range(5)), "more": [row * 10 for row in range(5)]}
 SECONDS = 60.0
 TWO = DeviceMesh.from_sizes(dp_size=2)
-
-
-@pytest.fixture(scope="module")
-def address(serving: Callable[..., AbstractContextManager[str]]) -> Iterator[str]:
-    with serving(SERVER) as found:
-        yield found
 
 
 @pytest.fixture
