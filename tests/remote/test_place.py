@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
-import socket
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +13,6 @@ from twinkle_mesh import DeviceGroup, DeviceMesh, current_rank, launched, use_ra
 from twinkle_remote import (
     current_place,
     current_worker,
-    get,
     on,
     remote_class,
     remote_function,
@@ -27,7 +21,6 @@ from twinkle_remote import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -94,14 +87,6 @@ def test_a_worker_and_its_threads_know_its_rank_if_they_have_its_context() -> No
     assert in_thread(ranks) == (None, 0, None)
 
 
-def test_a_driver_may_be_another_thread_than_the_main_one() -> None:
-    def program() -> Any:
-        with session("threads", groups=[DeviceGroup("some", 2, "CPU")]):
-            return get(on("some").create(Asker).ask(in_to_thread)), ranks()
-
-    assert in_thread(program) == ([(0, 0, 0), (1, 1, 1)], (None, 0, None))
-
-
 def test_variables_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched() is None
     assert current_place().alone
@@ -117,12 +102,10 @@ def test_variables_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("rank", "size", "word"),
     [
-        ("0", "x", "WORLD_SIZE='x'"),
         ("0", "0", "WORLD_SIZE='0'"),
         ("-1", "2", "RANK='-1'"),
         ("2", "2", "RANK=2"),
         (None, "2", "RANK is not"),
-        ("1.0", None, "RANK='1.0'"),
     ],
 )
 def test_variables_that_say_nothing_are_refused(
@@ -136,69 +119,3 @@ def test_variables_that_say_nothing_are_refused(
             ask()
     with pytest.raises(ValueError, match=word), session("local"):
         pass
-
-
-PROGRAM = """
-    import json
-    import os
-    import sys
-
-    import torch.distributed as dist
-
-    from twinkle_mesh import DeviceGroup, DeviceMesh
-    from twinkle_remote import BackendError, current_place, current_worker, on, remote_class, remote_function, session
-
-    rank, port = int(sys.argv[1]), sys.argv[2]
-
-
-    @remote_class()
-    class Rows:
-        @remote_function(dispatch="slice_dp", collect="flatten")
-        def rows(self, rows):
-            return [(row, current_worker().rank) for row in rows]
-
-
-    def begin():
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-
-
-    told = {"before": current_place()[:2]}
-    mesh = DeviceMesh.from_sizes(dp_size=2)
-    with session("local", groups=[DeviceGroup("both", 2, "CPU")]):
-        begin()
-        try:
-            told["late"] = on("both", mesh).create(Rows).rows([1, 2, 3])
-        except BackendError:
-            told["late"] = "refused"
-    told["group"] = current_place()[:2]
-    told["slice"] = str(mesh.get_slice(8))
-    with session("local", groups=[DeviceGroup("both", 2, "CPU")]):
-        told["rows"] = on("both", mesh).create(Rows).rows([1, 2, 3])
-    os.environ["RANK"] = str(1 - rank)
-    for name, ask in {"place": current_place, "mesh": mesh.data_rank}.items():
-        try:
-            told[name] = str(ask())
-        except ValueError:
-            told[name] = "refused"
-    print(json.dumps(told))
-    dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_a_process_group_without_variables(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = [sys.executable, str(program)]
-    started = [subprocess.Popen([*command, str(rank), port], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    for rank, process in enumerate(started):
-        told = json.loads(process.communicate(timeout=120)[0])
-        assert told["before"] == [0, 1]
-        assert told["late"] == "refused"
-        assert told["group"] == [rank, 2]
-        assert told["slice"] == str(slice(4 * rank, 4 * rank + 4))
-        assert told["rows"] == [[1, 0], [2, 0], [3, 1]]
-        assert told["place"] == told["mesh"] == "refused"

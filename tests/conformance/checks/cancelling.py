@@ -66,16 +66,4 @@ def what_has_not_begun_does_not_run(harness: Harness) -> None:
     assert not {"use", f"def {_LONG}"} & set(get(slow.ran()))
 
 
-@needs(apart=True)
-def who_uses_what_was_cancelled_fails(harness: Harness) -> None:
-    """With the same error."""
-    slow, other = harness.build(Slow, 1), harness.build(Slow, 2)
-    argument = submit(other.dreams, _LONG)
-    using = submit(slow.uses, argument)
-    argument.cancel()
-    with raises(CallCancelledError):
-        get(using)
-    assert get([slow.ran(), submit(other.dreams, 0.0)]) == [[], "dreamt"]
-
-
 CHECKS = checks_of(globals())

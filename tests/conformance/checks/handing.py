@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from tests.conformance.harness import checks_of, needs, plain, raises
-from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.echo import Echo, Holder, Ledger, Reducer
 from tests.conformance.subjects.faults import Faulty
 from tests.conformance.subjects.layouts import EIGHT, FOUR, TWO
@@ -129,20 +127,6 @@ def lazy_collect_and_sync_say_when(harness: Harness) -> None:
     assert type(echo.at_once([1, 2])) is list
     done = echo.after_all([1, 2])
     assert done == [1, 2] and (harness.in_process or (isinstance(done, Lazy) and done.done()))
-    assert isinstance(plain(harness.build(Counter, 2).itself()), Counter)
-
-
-@needs(apart=True)
-def calls_return_before_they_are_done(harness: Harness) -> None:
-    """A lazy call returns at once, and the workers run while the caller does, each its own calls in order."""
-    faulty = harness.build(Faulty, 2)
-    gate = f"{harness.folder}/gate-{time.monotonic_ns()}"
-    held = submit(faulty.stalls_for_ever, gate, [0])
-    behind = submit(faulty.takes, [1, 2])
-    assert not held.done() and not behind.done()
-    with open(gate, "w"):
-        pass
-    assert held.result() == "open" and behind.result() == [1, 2]
 
 
 def _ledger(harness: Harness, size: int, mesh: DeviceMesh | None) -> Any:
@@ -170,18 +154,6 @@ def tables_are_what_their_values_are(harness: Harness) -> None:
             get(take(lazy, [9]))
         with raises(KeyError, "other"):
             get(select(lazy, "other"))
-
-
-def rows_that_are_divided_by_costs_come_in_order(harness: Harness) -> None:
-    """`balance=`: results are in the order of the rows, on every mesh, also those of lazy rows in another order."""
-    for mesh in (*FOUR.values(), None):
-        ledger = _ledger(harness, 4, mesh)
-        for count in (0, 1, 3, 9):
-            rows = plain(ledger.make(list(range(count))))
-            assert plain(ledger.balanced(rows)) == rows
-            assert get(ledger.balanced(submit(ledger.make, list(range(count))))) == rows
-            order = [row for row in (7, 2, 2, 0) if row < count]
-            assert get(ledger.balanced(take(submit(ledger.balanced, rows), order))) == take(rows, order)
 
 
 @needs(apart=True)

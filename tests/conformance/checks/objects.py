@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.conformance.harness import checks_of, needs, plain, raises
-from tests.conformance.subjects.components import Caller, Counter, Holder, Keeper, Numbers
+from tests.conformance.subjects.components import Caller, Counter, Holder, Numbers
 from tests.conformance.subjects.layouts import TWO
 
 from twinkle_mesh import DeviceMesh
@@ -81,12 +81,12 @@ def released_components_are_gone(harness: Harness) -> None:
 @needs(apart=True)
 def releases_are_known_to_other_workers(harness: Harness) -> None:
     """A worker that holds the handle of a released component gets an error as well."""
-    holder = harness.build(Holder, 2, "weights")
-    keeper = harness.build(Keeper, 1, holder)
-    assert keeper.asks() == [1]
-    release(holder)
-    with raises(NotInitializedError, "Holder.rows", "released"):
-        plain(keeper.asks())
+    counter = harness.build(Counter, 1)
+    caller = harness.build(Caller, 2, counter)
+    plain(caller.call_other(1))
+    release(counter)
+    with raises(NotInitializedError, "Counter.add", "released"):
+        plain(caller.call_other(1))
 
 
 CHECKS = checks_of(globals())

@@ -87,13 +87,4 @@ def streaming_resumes_where_it_was(harness: Harness) -> None:
                 assert sorted(before + after) == [10 * row for row in ROWS], (ahead, order, taken)
 
 
-def streaming_fills_batches_with_rows_that_are_kept(harness: Harness) -> None:
-    """`keep` gets the value of one row, in every mode, and other rows take the places of those that it refuses."""
-    stages = harness.build(Stages, 4, mesh=FOUR["dp2 tp2"])
-    for ahead in (0, 9):
-        with stream(SOURCE, stages.tenfold, rows=4, ahead=ahead, keep=lambda row: row % 20 == 0) as batches:
-            assert [get(batch) for batch in batches] == [[0, 20, 40, 60], [80, 100, 120, 140], [160, 180]]
-        assert batches.stats().refused == 10
-
-
 CHECKS = checks_of(globals())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tests.conformance.harness import SIZES, checks_of, needs, plain, raises
 from tests.conformance.subjects import callers
-from tests.conformance.subjects.components import Caller, Counter
+from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.layouts import FOUR
 
 from twinkle_remote import current_worker, get, run_on_workers, submit
@@ -46,19 +46,6 @@ def the_context_tells_where_code_runs(harness: Harness) -> None:
         place = {"dp": 0, "tp": 0} if harness.in_process else mesh.coordinate(rank)
         assert seen[rank] == (harness.groups[4], rank, harness.workers(4), place), seen[rank]
     assert current_worker().rank is None
-
-
-def stats_count_the_calls_of_workers(harness: Harness) -> None:
-    """A call that a component makes has its record in the `stats()` of the process that makes it, also if it fails."""
-    counter = harness.build(Counter, 4, 10)
-    caller = harness.build(Caller, 2, counter)
-    began = time.time()
-    plain(caller.call_given(counter, 1))
-    with raises(TypeError):
-        plain(caller.call_given(counter, cast("int", "one")))
-    group, four = harness.groups[4], harness.workers(4)
-    made = [one for one in plain(caller.calls_made(began)) if one[0] == "Counter.add"]
-    assert made == [("Counter.add", group, four, False), ("Counter.add", group, four, True)], made
 
 
 @needs(apart=True)

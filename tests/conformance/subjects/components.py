@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conformance.subjects.echo import data_rank
 
-from twinkle_remote import current_worker, get, remote_class, remote_function, stats, submit
+from twinkle_remote import current_worker, get, remote_class, remote_function, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +68,7 @@ class Counter:
 
 @remote_class()
 class Writer:
-    """Writes in place to what it is given and to what it holds."""
-
-    def __init__(self, value: Any = None) -> None:
-        self.value = value
+    """Writes in place to what it is given."""
 
     @remote_function(dispatch="slice_dp", collect="none")
     def writable(self, batch: Any) -> list[bool]:
@@ -88,6 +85,15 @@ class Writer:
         for value in batch.values():
             value[:] = 0
 
+
+@remote_class()
+class Holding:
+    """Holds an array and a tensor of its own making, and writes to them."""
+
+    def __init__(self, rows: int) -> None:
+        numpy, torch = import_module("numpy"), import_module("torch")
+        self.value = {"array": numpy.zeros(rows), "tensor": torch.zeros(rows)}
+
     @remote_function(dispatch="all", collect="first")
     def held(self) -> Any:
         return self.value
@@ -96,14 +102,6 @@ class Writer:
     def add(self, amount: int) -> None:
         for value in self.value.values():
             value += amount
-
-
-class Holding(Writer):
-    """Holds an array and a tensor of its own making."""
-
-    def __init__(self, rows: int) -> None:
-        numpy, torch = import_module("numpy"), import_module("torch")
-        super().__init__({"array": numpy.zeros(rows), "tensor": torch.zeros(rows)})
 
 
 @remote_class()
@@ -121,11 +119,6 @@ class Caller:
     @remote_function(dispatch="all", collect="first", execute="first")
     def call_given(self, other: Counter, amount: int) -> int:
         return int(other.add(amount))
-
-    @remote_function(dispatch="all", collect="first", execute="first")
-    def calls_made(self, since: float) -> list[tuple[str, str, int, bool]]:
-        """The calls of this process since a time: method, group, number of workers, whether it failed."""
-        return [(one.method, one.group, one.workers, bool(one.failed)) for one in stats() if one.submitted >= since]
 
 
 @remote_class()
@@ -199,22 +192,6 @@ class Holder:
     def holds(self, name: str) -> bool:
         """Whether the weights of that name are still there in this process."""
         return _held[name]() is not None
-
-
-@remote_class()
-class Keeper:
-    """Holds another component's handle.
-
-    Args:
-        holder: The handle.
-    """
-
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-
-    @remote_function(dispatch="all", collect="first")
-    def asks(self) -> list[int]:
-        return self.holder.rows([1])
 
 
 @remote_class()

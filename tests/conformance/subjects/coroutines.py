@@ -32,11 +32,6 @@ class Asks:
         await asyncio.sleep(0)
         return value
 
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    async def rows(self, rows: list[int]) -> list[int]:
-        await asyncio.sleep(0)
-        return rows
-
     @remote_function(dispatch="all")
     async def opened(self, index: int) -> int:
         """Wait until `open` was called; returns its argument."""
@@ -60,11 +55,6 @@ class Asks:
             await waits_deep(600.0)
         finally:
             self._log.append("cleaned up")
-
-    @remote_function(dispatch="all")
-    async def fails(self) -> None:
-        await asyncio.sleep(0)
-        raise KeyError("asked for too much")
 
     @remote_function(dispatch="all")
     async def where(self, mark: int) -> tuple[int, int | None, bool]:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twinkle_remote import current_worker, remote_class, remote_function
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from twinkle_mesh import DeviceMesh
 
 
@@ -180,11 +178,6 @@ def data_rank() -> int:
     return worker.rank if worker.mesh is None else worker.mesh.data_rank(worker.rank)
 
 
-def out_of_order(costs: Sequence[float]) -> list[float]:
-    """Costs that put the rows of all ranks out of their order."""
-    return [(7 * row * row + 3) % 11 for row in range(len(costs))]
-
-
 @remote_class()
 class Ledger:
     """Makes rows with columns, and looks at some of them."""
@@ -193,10 +186,6 @@ class Ledger:
     def make(self, rows: list[int], width: int = 1000) -> dict[str, Any]:
         """A narrow column, a wide one, and a note."""
         return {"ids": rows, "wide": [bytes([row % 256]) * width for row in rows], "note": "same"}
-
-    @remote_function(dispatch="slice_dp", collect="flatten", balance=out_of_order)
-    def balanced(self, rows: Any) -> Any:
-        return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def grade(self, rows: dict[str, Any], by: int = 2) -> dict[str, Any]:
@@ -221,7 +210,7 @@ class Growing:
 def grow(value: Any) -> None:
     """Write to a container: one more item."""
     held = value.held if isinstance(value, Growing) else value
-    (held.add if isinstance(held, set) else held.append)(len(held))
+    held.append(len(held))
 
 
 @remote_class()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 PROGRAM = """
     import json
     import os
+    import random
     import signal
     import sys
     import threading
@@ -24,7 +26,7 @@ PROGRAM = """
 
     from twinkle_mesh import DeviceGroup, DeviceMesh
     from twinkle_remote import CallTimeoutError, PlacementError, current_worker
-    from twinkle_remote import remote_class, remote_function, session, submit
+    from twinkle_remote import get, remote_class, remote_function, session, stream, submit
 
     RANK = int(os.environ["RANK"])
     TOLD = {}
@@ -55,6 +57,11 @@ PROGRAM = """
             self.mesh = device_mesh
             self.built_as = current_worker().rank
             self.calls = 0
+            self.drawn = random.random()
+
+        @remote_function(dispatch="all", collect="none")
+        def draws(self):
+            return self.drawn
 
         @remote_function(dispatch="slice_dp", collect="flatten")
         def rows(self, rows):
@@ -107,9 +114,11 @@ PROGRAM = """
             return [str(error)]
 
 
-    with session("local", groups=[DeviceGroup("actor", 2, "CPU")]):
+    with session("local", groups=[DeviceGroup("actor", 2, "CPU")], seed=9):
+        [random.random() for _ in range(RANK)]
         actor = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         copies = Actor(remote_group="actor", device_mesh=DeviceMesh.from_sizes(dp_size=1, tp_size=2))
+        TOLD["drawn"] = [list(one.draws()) for one in (actor, copies)]
         TOLD["rows"] = actor.rows([1, 2, 3])
         TOLD["copies"] = copies.rows([1, 2, 3])
         TOLD["mean"] = actor.mean([1.0, 2.0, 6.0])
@@ -144,6 +153,11 @@ PROGRAM = """
     with session("local"):
         again = Actor(remote_group="any", device_mesh=DeviceMesh.from_sizes(dp_size=2))
         TOLD["again"] = again.rows([1, 2])
+        TOLD["stream"] = []
+        source = [list(range(at, at + 6)) for at in (0, 6)]
+        with stream(source, again.rows, rows=4, ahead=8, max_lag=1) as batches:
+            for batch in batches:
+                TOLD["stream"].append([get(batch), batches.info.begun, batches.publish()])
     Path(sys.argv[1], f"{RANK}.json").write_text(json.dumps(TOLD))
 
 
@@ -187,6 +201,9 @@ def test_processes_of_one_program_go_on_with_the_same_values(ran: Path) -> None:
     one = dict(told[0])
     assert one.pop("plain") == 0 and told[1].pop("plain") == 1 and told[1].pop("alone") == 1
     assert one == told[1]
+    assert one["drawn"] == [[random.Random(seed).random()] * 2 for seed in (9, 10)]
+    loop = [[[row, 0], [row + 1, 0], [row + 2, 1], [row + 3, 1]] for row in (0, 4, 8)]
+    assert one["stream"] == [[batch, [number] * 4, number + 1] for number, batch in enumerate(loop)]
     assert one["rows"] == [[1, 0], [2, 0], [3, 1]] and one["copies"] == [[1, 0], [2, 0], [3, 0]]
     assert one["mean"] == 3.0 and one["first"] == [0, 0, 0] and one["many"] == 300.0
     assert one["lazy"] == [[[4, 0], 0], [[5, 0], 0], [[6, 0], 1]]

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.conformance.subjects.coroutines import Asks
 from tests.remote.made_calls import made_call
 
 from twinkle_mesh import DeviceGroup
@@ -195,19 +194,6 @@ def test_a_call_behind_a_late_one_is_late() -> None:
         assert time.monotonic() - began < 30.0
     finally:
         Steps.gate.set()
-
-
-def test_a_late_call_that_has_ended_meanwhile_tells_what_its_workers_raised() -> None:
-    with session("threads", groups=GROUPS):
-        lazy = submit(on("one").create(Asks).late)  # its worker cancels it at the deadline
-        call = call_of(lazy)
-        until = time.monotonic() + 60.0
-        while not call.done() and time.monotonic() < until:
-            time.sleep(0.05)
-        error = call.lateness(1.0)
-        assert isinstance(error, CallTimeoutError) and "waits_deep" in str(error)
-        with pytest.raises(CallTimeoutError, match="waits_deep"):
-            get(lazy)
 
 
 @pytest.mark.usefixtures("threads")

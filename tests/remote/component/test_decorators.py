@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import pickle
 from typing import Any
 
 import pytest
@@ -33,8 +31,6 @@ def decorate(**options: Any) -> Any:
         ({"execute": "first", "collective": True}, "collective"),
         ({"dispatch": "any", "split": "rows"}, "split= needs dispatch"),
         ({"timeout": 0}, "timeout=0 is not valid: it is seconds above 0, or None"),
-        ({"timeout": "soon"}, "timeout='soon' is not valid"),
-        ({"sync": 1}, "sync=1 is not valid: it is one of True, False"),
         ({"lazy_collect": "no"}, "lazy_collect='no' .* True, False, None"),
         ({"split": "a", "replicate": "a"}, "name the same arguments"),
         ({"dispatch": "all", "split": "a"}, "needs dispatch 'slice' or 'slice_dp', got 'all'"),
@@ -86,10 +82,6 @@ async def __len__(self: object) -> int:  # noqa: N807  a special method of a cla
     return 1
 
 
-async def streaming_later(self: object) -> Any:
-    yield 1
-
-
 def streaming(self: object) -> Any:
     yield 1
 
@@ -99,9 +91,8 @@ def streaming(self: object) -> Any:
     [
         (__len__, "__len__ is a coroutine, and Python needs its value at once"),
         (staticmethod(len), "for methods of an object, got a staticmethod"),
-        (dict.update, "for methods of an object, got a method_descriptor"),
         (property(len), "put @property above @remote_function"),
-        (5, "for methods of an object, got a int"),
+        (streaming, r"streaming.* yields, and a remote function returns"),
     ],
 )
 def test_only_plain_methods_can_be_remote(method: Any, message: str) -> None:
@@ -109,24 +100,11 @@ def test_only_plain_methods_can_be_remote(method: Any, message: str) -> None:
         untyped_function()(method)
 
 
-@pytest.mark.parametrize("function", [streaming, streaming_later])
-def test_a_method_that_yields_is_refused(function: Any) -> None:
-    with pytest.raises(TypeError, match=r"streaming.* yields, and a remote function returns"):
-        remote_function()(function)
-
-
 def test_classes_are_checked() -> None:
     with pytest.raises(TypeError, match=r"@remote_class\(\) .*Plain"):
         untyped_class(type("Plain", (), {}))
     with pytest.raises(ValueError, match=r"execute='some' .* 'first', 'all'"):
         untyped_class(execute="some")
-    with pytest.raises(TypeError, match=r"Slim .*__weakref__"):
-        untyped_class()(type("Slim", (), {"__slots__": ("a",)}))
-
-
-def test_a_decorated_method_looks_like_itself() -> None:
-    method = decorate(dispatch="all")
-    assert method.__name__ == "method" and list(inspect.signature(method).parameters) == ["self", "a", "b"]
 
 
 @remote_class()
@@ -152,56 +130,10 @@ class Fixed(Base):
 
 
 def test_keywords_of_placement_reach_the_constructor_that_declares_them() -> None:
-    from twinkle_mesh import DeviceMesh
-
     mesh = DeviceMesh.from_sizes(dp_size=1)
     for mode in ("local", "threads"):
-        with session(mode, groups=GROUPS):
+        with session(mode, groups=[DeviceGroup("one", 1, "CPU")]):
             for cls in (Base, Passing):
                 assert on("one", mesh).create(cls, 2).tell() == (2, False, "one"), (mode, cls)
             assert on("one", mesh).create(Fixed).tell() == (3, True, "one")
     assert Passing(1).seen == []
-
-
-def test_a_component_of_this_process_is_its_own_copy() -> None:
-    import copy
-
-    with session("local"):
-        first = Base(1)
-        twin, pickled = copy.deepcopy(first), pickle.loads(pickle.dumps(first))
-        first.size = 5
-        assert (first.tell(), twin.tell(), pickled.tell()) == (
-            (5, True, "(this process)"),
-            (1, True, "(this process)"),
-            (1, True, "(this process)"),
-        )
-    assert first.tell() == (5, True, None)
-
-
-def test_components_of_this_process_are_not_kept_alive() -> None:
-    import weakref
-
-    with session("local"):
-        made = Base(1)
-        assert made.tell()[0] == 1
-        dead = weakref.ref(made)
-        del made
-        assert dead() is None
-
-
-def groups() -> Any:
-    from twinkle_mesh import DeviceGroup
-
-    return [DeviceGroup("one", 1, "CPU")]
-
-
-GROUPS = groups()
-
-
-def test_a_subclass_with_its_own_new_says_that_it_has_to_be_decorated() -> None:
-    class Counted(Base):
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            return super().__new__(cls)
-
-    with session("threads", groups=GROUPS), pytest.raises(TypeError, match=r"Counted has a __new__ .*@remote_class"):
-        on("one").create(Counted, 1)

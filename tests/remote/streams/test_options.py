@@ -100,18 +100,6 @@ def test_a_row_for_which_a_stage_raises_twice_ends_the_stream_and_stays_in_its_s
         assert 13 in next(again)
 
 
-@pytest.mark.parametrize("rows", [None, 3])
-def test_keep_fills_batches_with_other_rows(maker: Maker, ahead: int, rows: int | None) -> None:
-    with stream(SOURCE, maker.held, rows=rows, ahead=ahead, keep=lambda row: row % 2) as batches:
-        leave.set()
-        found = [list(get(batch)) for batch in batches]
-        assert batches.info is not None and batches.info.indices == found[-1]
-    odd = list(range(1, 40, 2))
-    size = rows or 2
-    assert found == [odd[at : at + size] for at in range(0, 20, size)]
-    assert batches.stats().refused == 20 and batches.stats().rows == 20
-
-
 def test_keep_may_refuse_all_and_raise(maker: Maker, ahead: int) -> None:
     leave.set()
     with stream(SOURCE, maker.held, rows=10, ahead=ahead, keep=lambda row: row < 0) as batches:

@@ -119,19 +119,6 @@ def test_an_error_of_the_source_comes_after_its_rows(maker: Maker, ahead: int, r
 
 
 @pytest.mark.parametrize("ahead", [0, 7])
-@pytest.mark.parametrize("taken", [0, 1, 4])
-def test_a_source_with_a_state_goes_on_from_it(maker: Maker, ahead: int, taken: int) -> None:
-    with stream(Source(), maker.make, rows=5, ahead=ahead) as batches:
-        before = [row for _ in range(taken) for row in rows_of_all([next(batches)])]
-        state = batches.state_dict()
-    source = Source(size=7)
-    with stream(source, maker.make, rows=5, ahead=ahead) as batches:
-        batches.load_state_dict(state)
-        assert before + rows_of_all(batches) == list(range(30))
-    assert source.loaded == [{"at": taken * 5 // 4 * 4}]
-
-
-@pytest.mark.parametrize("ahead", [0, 7])
 def test_versions_go_on_after_a_resume(maker: Maker, ahead: int) -> None:
     with stream([[1, 2], [3, 4]], maker.make, ahead=ahead) as batches:
         next(batches)
