@@ -20,8 +20,6 @@ from twinkle_remote import remote_class, remote_function, serve, session
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nowhere import Missing  # type: ignore[import-not-found]  # it is nowhere
-
 
 class Mood(enum.Enum):
     GOOD = "good"
@@ -108,10 +106,6 @@ class Arrays:
     def tensor(self, values: torch.Tensor) -> torch.Tensor:
         return values.to(torch.bfloat16) + 1
 
-    @remote_function(dispatch="all", collect="first")
-    def mixed(self, values: list[int] | tuple[int, ...] | np.ndarray[Any, Any]) -> str:
-        return type(values).__name__
-
 
 @remote_class()
 class Kinds:
@@ -128,10 +122,6 @@ class Kinds:
         **rest: float,
     ) -> list[Any]:
         return [mood, point, choice, dict(table or {}), sum(more), rest]
-
-    @remote_function(dispatch="all", collect="first")
-    def missing(self, value: Missing = None) -> object:
-        return value
 
     @remote_function(dispatch="all", collect="first")
     def hidden(self, value: complex) -> complex:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.echo import Echo
 
-from twinkle_data import DataLoader
 from twinkle_mesh import DeviceGroup
-from twinkle_remote import current_worker, remote_class, remote_function, serve, session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from twinkle_remote import remote_class, remote_function, serve, session
 
 TOKEN = "a token for tests"
 ODD = "a name\udcff"  # as Python reads file names that are no UTF-8
-together = threading.Barrier(4)
 
 
 def oddly(count: int, index: int, args: Any, kwargs: Any, mesh: Any) -> Any:
@@ -27,27 +21,9 @@ def oddly(count: int, index: int, args: Any, kwargs: Any, mesh: Any) -> Any:
     raise LookupError(ODD)
 
 
-def out_of_order(costs: Sequence[float]) -> list[int]:
-    """Costs by which no row stays at its place."""
-    return [7 * row % 5 + 1 for row in range(len(costs))]
-
-
 @remote_class()
-class Noted:
-    """Notes what it is called with."""
-
-    def __init__(self) -> None:
-        self.noted: list[int] = []
-
-    @remote_function(dispatch="all", collect="first")
-    def note(self, number: int) -> int:
-        self.noted.append(number)
-        return number
-
-    @remote_function(dispatch="all", collect="first")
-    def note_list(self, numbers: list[int]) -> int:
-        self.noted.extend(numbers)
-        return len(numbers)
+class Adder:
+    """Adds up arrays."""
 
     @remote_function(dispatch="all", collect="first")
     def sums(self, *arrays: Any) -> list[int]:
@@ -56,10 +32,6 @@ class Noted:
     @remote_function(dispatch="all", collect="first")
     def process(self) -> int:
         return os.getpid()
-
-    @remote_function(dispatch="all", collect="first")
-    def notes(self) -> list[int]:
-        return self.noted
 
 
 @remote_class()
@@ -88,14 +60,10 @@ class Odd:
 
 @remote_class()
 class Maker:
-    """Makes rows with columns, and doubles lists in a collective."""
+    """Makes rows with columns."""
 
     @remote_function(dispatch="slice_dp", collect="flatten")
     def same(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
-        return rows
-
-    @remote_function(dispatch="slice_dp", collect="flatten", balance=out_of_order)
-    def even(self, rows: dict[str, list[int]]) -> dict[str, list[int]]:
         return rows
 
     @remote_function(dispatch="slice_dp", collect="flatten")
@@ -110,35 +78,6 @@ class Maker:
     def there(self, rows: dict[str, list[int]]) -> list[tuple[int, list[str]]]:
         return [(one, list(rows)) for one in rows["ids"]]
 
-    @remote_function(dispatch="slice_dp", collect="flatten", collective=True)
-    def meet(self, rows: list[int]) -> list[int]:
-        together.wait(60)
-        return [2 * row for row in rows]
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def double(self, rows: list[int]) -> list[int]:
-        return [2 * row for row in rows]
-
-    @remote_function(dispatch="slice_dp", collect="flatten")
-    def fail(self, rows: list[int]) -> list[int]:
-        raise KeyError(rows[0])
-
-
-@remote_class()
-class Batches:
-    """Loads at the server."""
-
-    def __init__(self, size: int) -> None:
-        self.loader = DataLoader(list(range(size)), batch_size=4, device_mesh=current_worker().mesh)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.left = iter(self.loader)
-        return self
-
-    @remote_function(dispatch="all", collect="flatten")
-    def __next__(self) -> list[int]:
-        return list(next(self.left))
-
 
 if __name__ == "__main__":
     from tests.http import subjects
@@ -150,8 +89,6 @@ if __name__ == "__main__":
     groups = [DeviceGroup(name, size, "CPU") for name, size in (("one", 1), ("two", 2), ("four", 4))]
     with session("threads", groups=groups, max_in_flight=4):
         counter = Counter(10, remote_group="two", instance_id="shared")  # type: ignore[call-arg]  # placement
-        with serve(
-            (subjects.Noted, subjects.Odd, subjects.Maker, subjects.Batches, counter, Echo), port=0, token=TOKEN
-        ) as server:
+        with serve((subjects.Adder, subjects.Odd, subjects.Maker, counter, Echo), port=0, token=TOKEN) as server:
             print(server.address, flush=True)
             sys.stdin.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tracemalloc
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_http.errors import WireFormatError
@@ -35,16 +36,18 @@ def read(data: bytes | bytearray) -> Any:
 GOOD = encode({"a": np.arange(300), "b": (1, {2: b"x" * 2000}), "c": [2**70, {1, 2}]}, TYPES).to_bytes()
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.integers(0, len(GOOD)))
-@example(0, 0, len(GOOD))
-def test_a_changed_or_cut_message_is_a_value_or_an_error(place: int, byte: int, end: int) -> None:
-    data = bytearray(GOOD)
-    data[place] = byte
-    try:
-        read(bytes(data[:end]))
-    except WireFormatError:
-        return
+UPDATE = CallUpdate(7, value=b"value", error=b"error", outcome={"rows": 3, "is_list": True, "columns": ["a", "b"]})
+UPDATES = packed(UpdateAnswer([(1, UPDATE), (2, CallUpdate(2))], draining=True))
+
+
+@settings(max_examples=240, deadline=None)
+@given(st.sampled_from([GOOD, UPDATES]), st.data(), st.integers(0, 255))
+def test_a_changed_or_cut_message_is_a_value_or_an_error(good: bytes, draw: st.DataObject, byte: int) -> None:
+    data = bytearray(good)
+    data[draw.draw(st.integers(0, len(good) - 1))] = byte
+    part = bytes(data[: draw.draw(st.integers(0, len(good)))])
+    with contextlib.suppress(WireFormatError):
+        read(part) if good is GOOD else unpacked(part, UpdateAnswer)
 
 
 @settings(max_examples=120, deadline=None)
@@ -71,10 +74,8 @@ parts = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(parts, st.lists(st.binary(max_size=80), max_size=3))
 def test_any_tree_is_a_value_or_an_error(root: Any, buffers: list[bytes]) -> None:
-    try:
+    with contextlib.suppress(WireFormatError):
         read(message(root, buffers))
-    except WireFormatError:
-        return
 
 
 @pytest.mark.parametrize(
@@ -137,37 +138,13 @@ def test_limits_hold_before_memory_is_taken() -> None:
         read(GOOD + b"x")
 
 
-def test_a_big_message_is_not_copied() -> None:
-    data = bytearray(encode(np.zeros(8 << 20, np.uint8), TYPES).to_bytes())
-    tracemalloc.start()
-    value = read(data)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 20 and value.nbytes == 8 << 20 and value.flags.writeable
-
-
 @pytest.mark.parametrize("root", [[1], 5, {"floor": "x"}, {"drop": [1]}, {"drop": 5}, b"x"])
 def test_what_is_no_request_is_refused(root: Any) -> None:
     with pytest.raises(WireFormatError, match="is no CallRequest"):
         unpacked(framed(root).to_bytes(), CallRequest)
 
 
-UPDATE = CallUpdate(7, value=b"value", error=b"error", outcome={"rows": 3, "is_list": True, "columns": ["a", "b"]})
-UPDATES = packed(UpdateAnswer([(1, UPDATE), (2, CallUpdate(2))], draining=True))
-
-
 def test_updates_arrive_as_they_were_sent() -> None:
     assert unpacked(UPDATES, UpdateAnswer).updates == [(1, UPDATE), (2, CallUpdate(2))]
     assert unpacked(packed(UPDATE), CallUpdate) == UPDATE
     assert unpacked(packed(UpdateRequest(5, 0.5, 7, ["r1"])), UpdateRequest) == UpdateRequest(5, 0.5, 7, ["r1"])
-
-
-@settings(max_examples=120, deadline=None)
-@given(st.integers(0, len(UPDATES) - 1), st.integers(0, 255), st.integers(0, len(UPDATES)))
-def test_a_changed_or_cut_envelope_is_one_or_an_error(place: int, byte: int, end: int) -> None:
-    data = bytearray(UPDATES)
-    data[place] = byte
-    try:
-        unpacked(bytes(data[:end]), UpdateAnswer)
-    except WireFormatError:
-        return

@@ -40,8 +40,6 @@ def test_values_are_read_by_the_annotations(raw: Raw) -> None:
     assert raw.result(f"{kinds}/many", **few) == ["good", [1, 2.0], None, {}, 0, {}]
     more = {**few, "choice": "a", "table": {"x": 1}, "rest": {"z": 2}}
     assert raw.result(f"{kinds}/many", **more) == ["good", [1, 2.0], "a", {"x": 1.0}, 0, {"z": 2.0}]
-    assert raw.result(f"{arrays}/mixed", values=[1]) == "list"
-    assert raw.result(f"{kinds}/missing", value=[{"a": 1}]) == [{"a": 1}]  # of a name for type checkers only
     assert raw.result(f"{kinds}/floats") == [1.5, None, None]
 
 
@@ -128,8 +126,8 @@ ANY = st.recursive(
 NAMES = ["amount", "texts", "sample", "values", "mood", "point", "choice", "table", "more", "value", "why"]
 METHODS = [
     *(("Adder", name) for name in ("add", "lengths", "later", "current", "itself", "private", "everywhere")),
-    *(("Arrays", name) for name in ("array", "tensor", "mixed")),
-    *(("Kinds", name) for name in ("many", "missing", "hidden", "floats")),
+    *(("Arrays", name) for name in ("array", "tensor")),
+    *(("Kinds", name) for name in ("many", "hidden", "floats")),
     ("Steps", "__next__"),
     ("Steps", "__len__"),
 ]

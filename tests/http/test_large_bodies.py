@@ -27,7 +27,7 @@ class Wire(Raw):
     def __init__(self, address: str) -> None:
         super().__init__(address, TOKEN)
         self.client = self.open()
-        self.build(self.client, "tests.http.subjects.Noted", group="one")
+        self.build(self.client, "tests.http.subjects.Adder", group="one")
         number = next(self.numbers)
         self.call(self.client, number, kind="method", target="process", group="one")
         self.process = self.value(self.client, number)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinkle_http.errors import WireFormatError, WireTypeError
-from twinkle_http.types import add_annotated, annotations_of, register_annotated
+from twinkle_http.types import annotations_of, register_annotated
 from twinkle_http.wire import decode, encode
 from twinkle_remote import register_type, remote_class, remote_function
 from twinkle_remote.rows import TYPES, TypeNames, name_of
@@ -62,6 +62,15 @@ class Other:
         self.rows = list(range(count))
 
 
+@dataclass(frozen=True)
+class Cached:
+    x: int
+
+    @cached_property
+    def double(self) -> int:
+        return 2 * self.x
+
+
 class Pair(NamedTuple):
     left: Any
     right: Any
@@ -79,7 +88,7 @@ class Bits(enum.Flag):
 
 def known() -> TypeNames:
     types = TypeNames()
-    for kind in (Rollout, Score, Pair, Colour, Bits, Checked, Other):
+    for kind in (Rollout, Score, Pair, Colour, Bits, Checked, Other, Cached):
         types.add(kind)
     types.add(datetime.datetime, plain=(datetime.datetime.isoformat, datetime.datetime.fromisoformat))
     return types
@@ -116,6 +125,7 @@ def same(one: Any, other: Any) -> bool:
 keys = st.text(max_size=5) | st.integers() | st.booleans() | st.tuples(st.integers(), st.text(max_size=3))
 numbers = st.none() | st.booleans() | st.integers() | st.floats()
 moments = st.datetimes() | st.datetimes(timezones=st.just(datetime.UTC))
+sets = st.frozensets(st.integers() | st.text(max_size=3))
 texts = st.text() | st.binary() | st.binary(min_size=1025, max_size=3000) | st.binary().map(bytearray)
 classes = st.sampled_from([*Colour, *Bits, Bits.READ | Bits.WRITE, range(3, 9, 2), slice(1, None)])
 dtypes = (
@@ -133,7 +143,7 @@ tensors = st.builds(
     st.sampled_from(TENSORS),
     st.lists(st.integers(0, 4), max_size=4),
 )
-leaves = numbers | moments | texts | classes | arrays | tensors
+leaves = numbers | moments | sets | sets.map(set) | texts | classes | arrays | tensors
 values = st.recursive(
     leaves,
     lambda inner: (
@@ -154,13 +164,6 @@ def test_every_value_comes_back_as_it_was(value: Any, size: int) -> None:
     assert same(travelled(value, size), value)
 
 
-@given(st.frozensets(st.integers() | st.text(max_size=3)))
-def test_sets_come_back_as_they_were(value: frozenset[Any]) -> None:
-    for one in (value, set(value)):
-        back = travelled(one)
-        assert back == one and type(back) is type(one)
-
-
 def test_a_dataclass_is_built_by_its_constructor() -> None:
     score = Score(2.0, (1.0, 2.0))
     assert travelled([score]) == [score] and travelled(score).derived == 1.5
@@ -170,23 +173,22 @@ def test_a_dataclass_is_built_by_its_constructor() -> None:
         travelled(forged)
     with pytest.raises(WireFormatError, match="register_type"):
         travelled(Other(3))
+    cached = Cached(3)
+    assert cached.double == 6, "what is computed of fields is lost and hinders nothing"
+    assert travelled(cached) == cached and travelled(cached).double == 6
 
 
-@pytest.mark.parametrize("kind", TENSORS)
-def test_tensors_of_every_kind(kind: str) -> None:
-    base = torch.arange(24).reshape(4, 6).to(getattr(torch, kind))
+def test_views_arrive_as_what_they_show() -> None:
+    base = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
     for tensor in (base, base.T, base[::2, 1::2], base[:0], base[1, 2], base.expand(2, 4, 6)):
         assert same(travelled(tensor), tensor.contiguous())
     assert travelled(torch.ones(2, requires_grad=True)).requires_grad
-
-
-def test_arrays_that_are_not_contiguous_or_of_another_byte_order() -> None:
-    base = np.arange(24, dtype=">i4").reshape(4, 6)
-    for array in (base, base.T, base[::2, ::-1], np.asfortranarray(base), base[:0], np.array(3.5)):
+    numbers = np.arange(24, dtype=">i4").reshape(4, 6)
+    for array in (numbers, numbers.T, numbers[::2, ::-1], np.asfortranarray(numbers), numbers[:0]):
         back = travelled(array)
         assert back.dtype == array.dtype and np.array_equal(back, array) and back.shape == array.shape
-    assert travelled(np.float32(1.5)) == np.float32(1.5) and type(travelled(np.float32(1.5))) is np.float32
-    assert travelled(np.datetime64("2026-01-01", "ns")) == np.datetime64("2026-01-01", "ns")
+    for scalar in (np.float32(1.5), np.datetime64("2026-01-01", "ns")):
+        assert same(travelled(scalar), scalar)
 
 
 def test_what_is_sent_is_the_arrays_own_memory_and_what_arrives_can_be_written() -> None:
@@ -246,22 +248,6 @@ def test_a_class_that_only_the_sender_knows_is_refused_by_name() -> None:
         decode(data, TypeNames())
 
 
-def test_classes_of_annotations_are_known_by_their_fields_too() -> None:
-    types = TypeNames()
-    add_annotated(types, list[dict[str, Inner | None]])
-    assert types.find(f"{__name__}.Inner") is Inner and types.find(f"{__name__}.Colour") is Colour
-    with pytest.raises(TypeError, match="only these can be sent by name"):
-        types.add(Stranger)
-    with pytest.raises(ValueError, match="belongs to"):
-        types.add(Pair, f"{__name__}.Inner")
-
-
-@dataclass
-class Inner:
-    colour: Colour
-    limit: int | None = None
-
-
 @dataclass
 class Field:
     x: int
@@ -269,7 +255,7 @@ class Field:
 
 @dataclass
 class Near:
-    fields: Sequence[Field | None]
+    fields: Sequence[dict[str, Field | None]]
     exact: Fraction | None = None
 
 
@@ -294,29 +280,12 @@ def sent(value: Any) -> Any:
 
 def test_what_annotations_of_remote_functions_name_travels() -> None:
     register_annotated(Served)
-    assert sent(Near([Field(1)])) == Near([Field(1)])
+    near = Near([{"a": Field(1)}])
+    assert sent(near) == near, "a class is known by the fields of another, too"
     assert TYPES.find(name_of(Kept)) is None, "no remote function names it"
     assert annotations_of(Served.run)["value"] is Any, "it is named for type checkers only"
 
 
 def test_another_class_travels_by_two_functions() -> None:
-    with pytest.raises(WireTypeError, match="to_plain"):
-        sent(Decimal("1.50"))
     register_type(Decimal, to_plain=str, from_plain=Decimal)
     assert sent([Decimal("1.50")]) == [Decimal("1.50")]
-
-
-@dataclass(frozen=True)
-class Cached:
-    x: int
-
-    @cached_property
-    def double(self) -> int:
-        return 2 * self.x
-
-
-def test_what_was_computed_of_fields_does_not_hinder_a_value() -> None:
-    TYPES.add(Cached)
-    value = Cached(3)
-    assert value.double == 6
-    assert sent(value) == value and sent(value).double == 6

@@ -1,42 +1,35 @@
-"""Calls of served components: their order, failures, tables, streams and loaders."""
+"""Calls of served components: failures, tables, streams, and components that live at the server."""
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.conformance.subjects.components import Counter
 from tests.conformance.subjects.echo import Echo
-from tests.http.subjects import TOKEN, Batches, Maker, Noted, Odd
+from tests.http.raw import Raw
+from tests.http.subjects import TOKEN, Maker, Odd
 
-from twinkle_data import DataLoader
 from twinkle_mesh import DeviceMesh
 from twinkle_remote import (
-    Lazy,
     concat,
     get,
     join,
     map,  # noqa: A004  named like Python's
-    minibatches,
     on,
     release,
     select,
-    serve,
     session,
     stats,
     stream,
     submit,
     take,
 )
-from twinkle_remote.errors import DispatchError, PlacementError, RemoteCallError, TwinkleError
-from twinkle_remote.lazy.lazy import call_of
+from twinkle_remote.errors import DispatchError, PlacementError, RemoteCallError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PLAIN: Any = {"ids": list(range(5)), "more": [row * 10 for row in range(5)]}
 SECONDS = 60.0
 TWO = DeviceMesh.from_sizes(dp_size=2)
 
@@ -53,18 +46,6 @@ def maker(client: None) -> Maker:
 
 
 @pytest.mark.usefixtures("client")
-def test_calls_keep_their_order() -> None:
-    noted = on("four").create(Noted)
-    results = []
-    for number in range(0, 300, 3):
-        results.append(submit(noted.note, number))
-        results.append(submit(noted.note_list, [number + 1]))
-        results.append(submit(noted.note, number=number + 2))
-    get(results)
-    assert get(noted.notes()) == list(range(300))
-
-
-@pytest.mark.usefixtures("client")
 def test_text_that_is_no_unicode_ends_neither_a_call_for_ever_nor_the_calls_behind_it() -> None:
     odd = on("one").create(Odd)
     for _ in range(2):
@@ -77,61 +58,6 @@ def test_text_that_is_no_unicode_ends_neither_a_call_for_ever_nor_the_calls_behi
             get(submit(odd.gives), timeout=SECONDS)
     with stream([[1], [2], [3]], odd.rows, rows=1, ahead=3, on_error="skip") as batches:
         assert [get(batch, timeout=SECONDS) for batch in batches] == [[1], [3]]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("client")
-def test_a_failure_that_was_seen_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Whichever of two calls' answers the client reads first."""
-    calls = on("four", DeviceMesh.from_sizes(dp_size=4)).create(Maker)
-    taker = on("two", TWO).create(Maker)
-    for _ in range(150):
-        made = submit(calls.fail, [1, 2, 3, 4])
-        with pytest.raises(KeyError):
-            get(taker.double(made.hand_over()))
-        assert call_of(made).seen
-    assert not caplog.messages
-
-
-@pytest.mark.usefixtures("client")
-@pytest.mark.parametrize("ahead", [0, 6])
-def test_all_ranks_enter_each_chunk_of_a_collective_stage(ahead: int) -> None:
-    meeting = on("four", DeviceMesh.from_sizes(dp_size=2, tp_size=2)).create(Maker)
-    with stream([[i, i + 1, i + 2] for i in range(0, 9, 3)], meeting.meet, rows=4, ahead=ahead) as batches:
-        assert [list(get(batch)) for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14], [16]]
-
-
-def test_a_loader_stays_here_or_belongs_to_a_served_class(maker: Maker) -> None:
-    with pytest.raises(TwinkleError, match="RankLoader"):
-        DataLoader([1, 2], batch_size=2, remote_group="two", device_mesh=TWO)
-    here = DataLoader(list(range(8)), batch_size=4)
-    assert [get(maker.double(list(batch))) for batch in here] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-    batches = list(on("two", TWO).create(Batches, 8))
-    assert all(isinstance(batch, Lazy) for batch in batches)
-    assert [get(maker.double(batch)) for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
-
-
-def test_tables_of_served_results_are_those_of_their_values(maker: Maker) -> None:
-    made = maker.same(PLAIN)
-    for table, expected in [
-        (take(made, [4, 0, -1]), take(PLAIN, [4, 0, -1])),
-        (take(made, slice(0, 0)), take(PLAIN, slice(0, 0))),
-        (select(concat([made, PLAIN, made]), "ids"), select(concat([PLAIN, PLAIN, PLAIN]), "ids")),
-    ]:
-        assert get(table) == expected
-        assert get(maker.same(table)) == expected
-        assert get(maker.even(table)) == expected
-    assert get(maker.even(maker.even(PLAIN))) == PLAIN
-    assert get(take(join(made, {"reward": list(range(5))}), [3])) == {"ids": [3], "more": [30], "reward": [3]}
-    seen = [row for batch in minibatches(made, 2, seed=1) for row in get(maker.same(batch))["ids"]]
-    assert sorted(seen) == PLAIN["ids"]
-    for rows in (PLAIN, made):
-        graded: Any = join(rows, maker.grade(select(rows, "ids")))
-        assert get(maker.same(graded)) == get(graded) == {**PLAIN, "score": [0, 2, 4, 6, 8]}
-    with pytest.raises(IndexError, match="5"):
-        get(take(made, [5]))
-    with pytest.raises(DispatchError, match="HTTP"):
-        map(made, lambda rows: rows)
 
 
 def test_a_stream_over_http_adds_columns(maker: Maker) -> None:
@@ -161,6 +87,8 @@ def test_rows_of_tables_are_not_sent(maker: Maker) -> None:
         get(maker.same(take(made, [9])))
     with pytest.raises(KeyError, match="strange"):
         get(maker.same(select(made, "strange")))
+    with pytest.raises(DispatchError, match="HTTP"):
+        map(made, lambda rows: rows)
 
 
 def test_a_live_component_is_called_by_its_id_and_nobody_releases_it(address: str) -> None:
@@ -172,11 +100,4 @@ def test_a_live_component_is_called_by_its_id_and_nobody_releases_it(address: st
             with pytest.raises(PlacementError, match="is a Counter"):
                 kinds["echo"](remote_group="two", instance_id="shared")
             release(counter)
-    url, headers = f"{address}/v1/Counter/shared/add", {"Authorization": f"Bearer {TOKEN}"}
-    with urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=60.0) as answer:
-        assert json.loads(answer.read())["result"] == 13
-
-
-def test_what_is_no_class_and_no_component_is_refused(threads: None) -> None:
-    with pytest.raises(TypeError, match="remote classes and components"):
-        serve([5], port=0, token=TOKEN)
+    assert Raw(address, TOKEN).result("Counter/shared/add") == 13
