@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from tiny_models import Build, logprobs_of, ragged, sgd
 
 from twinkle.engines import Rollouts, TransformersModel, losses
@@ -17,6 +17,7 @@ from twinkle_engines.algorithms.losses import LOSSES
 
 IDS = [[3, 5, 7, 9], [3, 5, 8, 2], [2, 4, 6, 1], [2, 4, 9, 9]]
 MASK = [[0, 0, 1, 1]] * 4
+LORA = LoraConfig(r=4, target_modules=["q_proj"])
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
 
 
@@ -32,6 +33,26 @@ def sampled(model: TransformersModel, mask: Any = MASK, **columns: Any) -> Rollo
 def test_a_batch_in_which_nothing_counts_is_said() -> None:
     with pytest.warns(UserWarning, match="no token of this batch counts"):
         one().forward_backward(Rollouts(IDS, [[0] * 4] * 4))
+
+
+def test_labels_that_were_shifted_before_are_said() -> None:
+    tokens = torch.tensor(IDS)
+    with pytest.warns(UserWarning, match="shifted before"):
+        one().forward_backward({"input_ids": tokens[:, :-1], "labels": tokens[:, 1:]})
+    model = one()  # in which a repeated token is its own label, and the next one's
+    model.forward_backward({"input_ids": torch.full((2, 9), 5), "labels": torch.full((2, 9), 5)})
+    model.forward_backward({"input_ids": tokens, "labels": tokens})
+
+
+def test_a_prompt_that_counts_for_want_of_a_mask_is_said() -> None:
+    model = one()
+    rows = sampled(model, mask=None)
+    assert rows.logprobs is not None
+    with pytest.warns(UserWarning, match="there is no mask"):
+        model.forward_backward(
+            rows.replace(logprobs=[one * torch.tensor([0, 0, 1, 1]) for one in rows.logprobs]), "grpo"
+        )
+    model.forward_backward(sampled(model), "grpo")
 
 
 def test_advantages_of_0_and_entropies_of_a_policy_loss_are_measured() -> None:
@@ -65,7 +86,9 @@ def test_a_loss_is_given_entropies_and_measures() -> None:
         one().forward_backward(ragged(5, 1), lambda logprobs, batch: (-logprobs, {"strange": logprobs.mean()}))
 
 
-def test_evaluate_loss_counts_for_nothing() -> None:
+def test_a_loss_that_only_looks_is_said_and_evaluate_loss_counts_for_nothing() -> None:
+    with pytest.warns(UserWarning, match="use evaluate_loss"):
+        one().forward_backward(ragged(3, 1), lambda logprobs, batch: -logprobs * 0.0)
     plain, looked = one(dropout=True), one(dropout=True)
     assert looked.evaluate_loss(ragged(4, 7)) == pytest.approx(one().forward_backward(ragged(4, 7)))
     assert looked.evaluate_loss(ragged(0, 7)) == {"loss": 0.0, "tokens": 0.0}
@@ -122,6 +145,11 @@ def test_pairs_of_a_loss_of_ones_own_are_not_torn() -> None:
         one().forward_backward(Rollouts(IDS).pad(), "dpo")
 
 
+def test_a_column_that_a_loss_misses_is_named_with_those_that_are_there() -> None:
+    with pytest.raises(KeyError, match=r"column 'labels', and .* mask, targets"):
+        one().forward_backward(ragged(2, 1), lambda logprobs, batch: -logprobs * (batch["labels"] != -100))
+
+
 def test_adapters_that_stay_as_they_were_are_said() -> None:
     for alpha in (8, 0):
         model = one(lora=LoraConfig(r=4, target_modules=["q_proj"], lora_alpha=alpha), optimizer=adamw_without_decay)
@@ -135,6 +163,16 @@ def test_adapters_that_stay_as_they_were_are_said() -> None:
             else:
                 with pytest.warns(UserWarning, match="gradient is 0") if not step else nullcontext():
                     model.step()
+
+
+def test_an_adapter_that_is_switched_off_is_refused() -> None:
+    def switched_off() -> Any:
+        model = get_peft_model(Build("llama")(), LORA)
+        model.disable_adapter_layers()
+        return model
+
+    with pytest.raises(ValueError, match="adapter 'default' is switched off"):
+        one(model=switched_off)
 
 
 def test_annotate_without_adapters_is_the_model_that_they_were_put_into() -> None:
@@ -157,6 +195,33 @@ def broken() -> Any:
     model = Build("llama")()
     model.lm_head.weight.data[3] = math.nan
     return model
+
+
+class Averaged(torch.optim.SGD):
+    """With the weights of two modes, as schedule-free optimizers have."""
+
+    def eval(self) -> None:
+        self._scale(2.0, True)
+
+    def train(self) -> None:
+        self._scale(0.5, False)
+
+    @torch.no_grad()
+    def _scale(self, factor: float, is_eval: bool) -> None:
+        if getattr(self, "is_eval", False) != is_eval:
+            self.is_eval = is_eval
+            for one in self.param_groups[0]["params"]:
+                one.mul_(factor)
+
+
+def test_an_optimizer_with_modes_shows_the_weights_to_evaluate() -> None:
+    model, plain = one(optimizer=lambda ps: Averaged(ps, lr=0.1)), one(optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1))
+    for _ in range(2):
+        for each in (model, plain):
+            each.forward_backward(ragged(4, 1))
+            each.step()
+        for name, weight in plain.weights().items():
+            torch.testing.assert_close(model.weights()[name], 2 * weight)
 
 
 def test_optimizers_of_pairs_rates_that_are_set_and_sleep() -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from twinkle_engines.batches.rollouts import Rollouts
 
     RewardFunction = Callable[..., Sequence[float | None] | Coroutine[Any, Any, Sequence[float | None]]]
-    from collections.abc import Callable, Sequence
 
     from twinkle_engines.checkpoints.sinks import RolloutSink
     from twinkle_engines.samplers.sampler import SamplingParams

@@ -27,7 +27,6 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | i
 
     Raises:
         TypeError: A metric is no number.
-        ValueError: Two have one name, and one would be lost.
     """
     found: dict[str, float | int] = {}
     for key, value in get(metrics).items():
@@ -35,10 +34,7 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float | i
         plain = value.item() if getattr(value, "shape", None) == () else value
         if not isinstance(plain, Mapping | int | float):
             raise TypeError(f"metric {name} is {value!r:.60}: a metric is a number, or a mapping of them")
-        fresh = numbers(plain, f"{name}/") if isinstance(plain, Mapping) else {name: plain}
-        if found.keys() & fresh.keys():
-            raise ValueError(f"two metrics are named {name}, and one would be lost: use another name for one")
-        found |= fresh
+        found |= numbers(plain, f"{name}/") if isinstance(plain, Mapping) else {name: plain}
     return found
 
 
@@ -86,17 +82,12 @@ class JSONLSink:
 
         Args:
             metrics: As `numbers` takes them.
-            step: Number of the step.
-
-        Raises:
-            ValueError: A metric is named "step", as the line's own number is.
+            step: Number of the step; a metric of the name "step" gives way to it.
         """
         found = {
             name: value if math.isfinite(value) else _TEXTS[str(value)] for name, value in numbers(metrics).items()
         }
-        if "step" in found:
-            raise ValueError('a metric is named "step", which is the number of the line: use another name for it')
-        self._lines.add(step, [json.dumps({"step": step, **found})])
+        self._lines.add(step, [json.dumps({"step": step, **found} | {"step": step})])
 
 
 _TEXTS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

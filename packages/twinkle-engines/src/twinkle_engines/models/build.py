@@ -221,6 +221,11 @@ def _check_adapters(model: Any) -> None:
             "outside of the model, as PeftModel.from_pretrained(base, folder, is_trainable=True) has it"
         )
     _check_start(configs[_ADAPTER])
+    if any(getattr(part, "disable_adapters", False) is True for part in model.modules()):
+        raise ValueError(
+            f"the model's adapter {_ADAPTER!r} is switched off: call its enable_adapter_layers(), or annotate(..., "
+            "adapters=False) for the model without it"
+        )
 
 
 def _check_start(config: Any) -> None:

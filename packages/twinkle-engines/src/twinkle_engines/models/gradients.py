@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from twinkle_engines.batches.micro_batches import MicroBatch
     from twinkle_engines.models.layout import ModelLayout
-    from twinkle_engines.models.objective import Found
+    from twinkle_engines.models.objective import Found, Objective
 
 _log = logging.getLogger("twinkle.engines")
 _STEPS = 10
@@ -98,10 +99,22 @@ class Notices:
             warnings.warn(what, stacklevel=4)
         self._said.add(what)
 
-    def batch(self, found: Found) -> None:
-        """Say what is wrong with a batch of all ranks."""
-        if found.has_rows and not found.tokens:
+    def batch(self, found: Found, aim: Objective, parts: Sequence[MicroBatch], has_mask: bool) -> None:
+        """Say what is wrong with a batch of all ranks, of which the first one looks at its part."""
+        columns = [part.columns for part in parts if part.sequences]
+        if not found.tokens and any(length > 1 for part in parts for length in part.lengths):
             self.say("no token of this batch counts, so nothing is learnt from it: look at its labels, or its mask")
+        if columns and all(map(_is_shifted, columns)):
+            self.say(
+                "all labels are the ids of the next tokens: they were shifted before, and are shifted again here; use "
+                "labels that stand at their own ids"
+            )
+        given = [one["logprobs"][one["mask"]] for one in columns if aim.is_sampled and "logprobs" in one]
+        if not has_mask and any(bool((one == 0).any()) for one in given):
+            self.say(
+                "log-probabilities of exactly 0 count, and there is no mask, so the prompt is trained as well: give "
+                "Rollouts a mask that is 1 at what was sampled"
+            )
 
     def step(self, norm: float) -> None:
         """Say what is wrong with a step that is made next."""
@@ -121,6 +134,19 @@ class Notices:
     def _sum(self) -> float:
         parts = [one.to_local() if isinstance(one, DTensor) else one for one in self._adapters]
         return sum(float(one.double().abs().sum()) for one in parts)
+
+
+def _is_shifted(columns: dict[str, Any]) -> bool:
+    """Whether what counts is predicted as the id of the next token, and not as its own."""
+    ids, targets, counted = columns["input_ids"][:, :-1], columns["targets"][:, :-1], columns["mask"][:, :-1]
+    is_next = bool((targets == columns["input_ids"][:, 1:])[counted].all()) and int(counted.sum()) > 3
+    return is_next and bool((targets != ids)[counted].any())
+
+
+def set_mode(optimizer: Any, mode: str) -> None:
+    """Call `train` or `eval` of an optimizer that has both, as schedule-free ones: its weights differ between them."""
+    if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
+        getattr(optimizer, mode)()
 
 
 def optimizer_of(model: Any, make: Callable[..., Optimizer]) -> Optimizer:

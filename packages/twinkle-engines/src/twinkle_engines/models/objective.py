@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,13 +125,12 @@ class Objective(NamedTuple):
         """A part's share of the mean: a sum of losses, what divides the sum of all parts, its unit, what was measured.
 
         Raises:
-            Exception: What the loss raises.
             KeyError: It reads a column that is not there.
             ValueError: It returns another shape, or values without a gradient.
         """
         logprobs, count = given.logprobs.clone(), len(part.sequences)  # a loss may write on them
         more = {name: one for name, one in given._asdict().items() if name in self.asks}
-        batch = part.columns
+        batch: Mapping[str, Tensor] = _Columns(part.columns)
         measured: dict[str, Tensor] = {}
         if self.correction is not None:
             by_itself = self.name in ("importance_sampling", "reinforce")
@@ -143,6 +143,11 @@ class Objective(NamedTuple):
             raise ValueError(
                 f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
                 "without detach() or no_grad()"
+            )
+        if self.is_own and values.requires_grad and not bool(values.any()):
+            warnings.warn(
+                f"the loss {self.name} is 0, and its tokens count in the next step: use evaluate_loss() to look at it",
+                stacklevel=2,
             )
         measures = {**measures, **measured}
         if self.is_sampled or self.entropy_bonus:
@@ -170,6 +175,11 @@ class Objective(NamedTuple):
                 )
 
 
+class _Columns(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"a loss reads the column {name!r}, and the batch has {', '.join(sorted(self))}")
+
+
 class Found(NamedTuple):
     """Means of a batch, of all ranks.
 
@@ -179,7 +189,6 @@ class Found(NamedTuple):
         tokens: Tokens that count.
         unit: What was counted: "token", "sequence" or "pair"; empty where nothing was.
         measures: The mean of what was measured.
-        has_rows: Whether there are sequences of more than one token.
     """
 
     loss: float
@@ -187,7 +196,6 @@ class Found(NamedTuple):
     tokens: float
     unit: str
     measures: dict[str, float]
-    has_rows: bool
 
     def means(self) -> dict[str, float]:
         """The figures that `forward_backward` returns."""
@@ -203,19 +211,16 @@ class Totals:
         tokens: Tokens that count.
         units: What was counted.
         measures: The sum of what was measured, and what divides it, by name.
-        has_rows: As of `Found`.
     """
 
     def __init__(self) -> None:
         self.loss = self.counted = self.tokens = 0.0
         self.units: set[str] = set()
         self.measures: dict[str, tuple[float, float]] = {}
-        self.has_rows = False
 
     def add(self, aim: Objective, given: TokenValues, part: MicroBatch) -> Tensor:
         """Add a micro-batch; returns its sum of losses, for the backward pass."""
         total, counted, unit, measures = aim.share(given, part)
-        self.has_rows |= any(length > 1 for length in part.lengths)
         self.loss += total.item()
         self.counted += counted
         self.tokens += float(part.columns["mask"].sum())
@@ -229,13 +234,11 @@ class Totals:
 
     def of_all(self, aim: Objective, layout: ModelLayout, failed: bool) -> tuple[Found, bool]:
         """The means of all ranks, and whether one has failed; all ranks call this."""
-        flags = [float(failed), float(self.has_rows)]
-        loss, counted, tokens, fails, rows = layout.sum_over_data([self.loss, self.counted, self.tokens, *flags])
+        loss, counted, tokens, fails = layout.sum_over_data([self.loss, self.counted, self.tokens, float(failed)])
         every = layout.gather(self) if aim.is_own or aim.is_sampled else [self]
         names = dict.fromkeys(name for one in every for name in one.measures)
         pairs = {name: [one.measures[name] for one in every if name in one.measures] for name in names}
         means = {name: sum(a for a, _ in found) / max(sum(b for _, b in found), 1e-30) for name, found in pairs.items()}
         units = sorted({unit for one in every for unit in one.units})
         unit = (units or [""])[0] if aim.is_own else aim.unit
-        mean = loss / counted if counted else 0.0
-        return Found(mean, counted, tokens, unit, means, rows > 0), fails > 0
+        return Found(loss / counted if counted else 0.0, counted, tokens, unit, means), fails > 0

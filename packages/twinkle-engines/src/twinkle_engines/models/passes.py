@@ -2,9 +2,6 @@
 
 Invariant: all ranks have as many passes, so that none waits in a collective of a pass that another leaves out:
 `prepare` makes them so, and a loss that fails here has a backward pass all the same.
-Each check answers a fault that nobody sees: beyond a table one rank raises torch's index error and a divided table
-gives zeros; rotary frequencies that depend on the longest sequence change the shorter ones; layers with a state read on
-over the border of packed sequences.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from twinkle_engines.models.gradients import Notices
     from twinkle_engines.models.layout import ModelLayout
     from twinkle_engines.models.objective import Found, Objective
-
 
 _ROPE = {"longrope": "original_max_position_embeddings", "dynamic": "max_position_embeddings"}
 """By kind of rotary frequencies, the field of a config up to which Transformers leaves them as they are."""
@@ -284,5 +280,5 @@ class Passes:
             raise failure
         if failed:
             return None
-        notices.batch(found)
+        notices.batch(found, aim, parts, getattr(batch, "mask", True) is not None)  # a mapping says what counts
         return found

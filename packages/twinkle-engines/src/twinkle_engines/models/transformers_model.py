@@ -20,7 +20,7 @@ from twinkle_engines.models.build import (
     named_weights,
     torch_dtype,
 )
-from twinkle_engines.models.gradients import Gradients, Notices, move, optimizer_of
+from twinkle_engines.models.gradients import Gradients, Notices, move, optimizer_of, set_mode
 from twinkle_engines.models.layout import own_layout
 from twinkle_engines.models.objective import Objective
 from twinkle_engines.models.passes import Passes
@@ -181,7 +181,7 @@ class TransformersModel:
         return self._add(Objective.of(loss, self._head, **{**given, "entropy_bonus": entropy_bonus, **options}), batch)
 
     def _add(self, aim: Objective, batch: Batch) -> dict[str, float]:
-        self._check_has_optimizer()
+        set_mode(self._check_has_optimizer(), "train")
         self._gradients.check_unit("" if aim.is_own else aim.unit, aim.name)
         parts = self._passes.prepare(batch, aim)
         if parts is None:
@@ -256,6 +256,7 @@ class TransformersModel:
             return {"grad_norm": math.nan, "lr": rate, "skipped": 1.0}
         self._notices.step(norm)
         optimizer.step()
+        set_mode(optimizer, "eval")  # what is moved, saved and read between steps is the weights to evaluate
         if self._schedule is not None:
             self._schedule.step()
         self._gradients.forget()

@@ -18,11 +18,7 @@ from twinkle_engines.models.build import (
 from twinkle_engines.models.gradients import move
 from twinkle_engines.models.layout import own_device
 from twinkle_engines.models.passes import limits_of
-from twinkle_engines.samplers.sampler import (
-    Sampler,
-    SamplingParams,
-    own_mesh,
-)
+from twinkle_engines.samplers.sampler import Sampler, SamplingParams, own_mesh
 from twinkle_remote import remote_class, remote_function
 
 if TYPE_CHECKING:
@@ -86,7 +82,6 @@ class TransformersSampler(Sampler):
         self._model: Any = build_model(model, kind, lora)[0].to(own_device(mesh)).eval()
         self._limits, self._facts = limits_of(self._model), facts_of(self._model)
         ends = ends_of(own, self._model.generation_config.eos_token_id)
-        # the model's other preferences for generation are dropped
         self._model.generation_config = GenerationConfig(eos_token_id=ends or None, pad_token_id=0)
         self._version, self._device = 0, self._model.device
         self._is_asleep = False
@@ -108,7 +103,6 @@ class TransformersSampler(Sampler):
             top_k, top_p and min_p, and `temperatures` has it. A chat that ends with the assistant is continued.
 
         Raises:
-            TypeError: A prompt or the parameters are of another form.
             ValueError: A prompt has no tokens, or ids that the model does not know; an answer may cross a border of
                 rotary frequencies (LongRoPE); texts need a tokenizer; there are no parameters; or logits are not
                 finite.
@@ -232,8 +226,6 @@ class VLLMSampler(Sampler):
         **engine_arguments: Any,
     ) -> None:
         check_installed("VLLMSampler", "vllm")
-        if lora is not None:
-            check_installed("VLLMSampler with lora")
         from twinkle_engines.samplers.vllm_engine import VLLMEngine
 
         own_mesh("VLLMSampler")
@@ -258,7 +250,6 @@ class VLLMSampler(Sampler):
         Raises:
             ValueError: A prompt has no tokens or more than the engine takes, texts need a tokenizer, there are no
                 parameters; vLLM raises others.
-            TypeError: A prompt or the parameters are of another form.
             RuntimeError: The engine has not taken the latest weights, or has ended.
         """
         return await self._sampled(prompts, params)
@@ -278,10 +269,7 @@ class VLLMSampler(Sampler):
         return self._rollouts(prompts, chosen, [one for one, _ in written], [versions for _, versions in written])
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Memory for weights by Transformers' names, which the engine reads in `on_weights`; adapters by peft's names.
-
-        It is on the host, as large as the model once for each engine, and holds nothing before the first sync.
-        """
+        """Host memory for weights by Transformers' names, which `on_weights` reads; adapters by peft's names."""
         return self._engine.buffer.tensors
 
     def on_weights(self, version: int) -> None:

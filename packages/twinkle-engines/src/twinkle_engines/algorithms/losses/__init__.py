@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from twinkle_engines.algorithms.losses.counting import Normalization, average, counted, needed, total_and_count
 from twinkle_engines.algorithms.losses.pairs import bradley_terry, dpo, ipo, orpo, simpo
-from twinkle_engines.algorithms.losses.policy import (
-    cispo,
-    dapo,
-    grpo,
-    gspo,
-    importance_sampling,
-    k3,
-    ppo,
-    reinforce,
-)
+from twinkle_engines.algorithms.losses.policy import cispo, dapo, grpo, gspo, importance_sampling, k3, ppo, reinforce
 from twinkle_engines.algorithms.losses.targets import cross_entropy, forward_kl, jsd, reverse_kl, value
 
 if TYPE_CHECKING:
