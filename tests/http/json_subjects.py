@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import sys
@@ -86,8 +87,6 @@ class Adder:
 
     @remote_function(dispatch="all", collect="first", timeout=0.2)
     async def never(self) -> None:
-        import asyncio
-
         await asyncio.sleep(60)
 
     def private(self) -> int:

@@ -94,8 +94,9 @@ def test_what_is_no_message_ends_the_connection(wire: Wire) -> None:
 def test_a_body_that_breaks_off_is_given_up(wire: Wire) -> None:
     whole = message(np.zeros(1 << 20, np.uint8))
     number = next(wire.numbers)
-    with wire.connected() as connection:
-        connection.sendall(wire.sums(whole[:300_000], number, length=len(whole)))
+    for size in (0, 10, 300_000, len(whole) - 1):
+        with wire.connected() as connection:
+            connection.sendall(wire.sums(whole[:size], number, length=len(whole)))
     with wire.connected() as connection:  # sent again, it runs
         connection.sendall(wire.sums(whole, number))
         assert wire.returned(connection) == [0]

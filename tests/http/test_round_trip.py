@@ -278,14 +278,11 @@ def sent(value: Any) -> Any:
     return decode(encode(value).to_bytes())
 
 
-def test_what_annotations_of_remote_functions_name_travels() -> None:
+def test_what_annotations_name_travels_and_another_class_by_two_functions() -> None:
     register_annotated(Served)
     near = Near([{"a": Field(1)}])
     assert sent(near) == near, "a class is known by the fields of another, too"
     assert TYPES.find(name_of(Kept)) is None, "no remote function names it"
     assert annotations_of(Served.run)["value"] is Any, "it is named for type checkers only"
-
-
-def test_another_class_travels_by_two_functions() -> None:
     register_type(Decimal, to_plain=str, from_plain=Decimal)
     assert sent([Decimal("1.50")]) == [Decimal("1.50")]
