@@ -412,7 +412,7 @@ COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_121, 2_900),
     "lines of twinkle-engines": (lambda: lines("packages/twinkle-engines/src"), 8_000, 8_000),
     "lines of twinkle-all": (lambda: lines("src"), 665, 700),
-    "lines of tests": (lambda: lines("tests"), 35_564, 36_000),
+    "lines of tests": (lambda: lines("tests"), 35_523, 36_000),
     "folders with fewer than three modules": (small_folders, 3, 0),
     "protocols without two implementations": (lonely_protocols, 3, 0),
     "names with a word of the private dialect": (identifiers_of_the_dialect, 14, 0),
