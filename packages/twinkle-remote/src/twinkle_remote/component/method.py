@@ -117,16 +117,13 @@ def _many(signature: inspect.Signature) -> Many:
 
 
 def _check_names(function: Any, signature: inspect.Signature, spec: FunctionSpec) -> None:
-    """Check that the options name parameters; of one with `**kwargs` and without `*args` any name may be an argument.
-
-    With `*args` an argument that is given by its place would have no name, and go whole to each rank.
+    """Check that the options name parameters; of one with `**kwargs` any name may be an argument.
 
     Raises:
         TypeError: They do not, or only a function that a decorator has wrapped has such a parameter.
     """
     known = list(signature.parameters)[1:]
-    kinds = {one.kind for one in signature.parameters.values()}
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     unknown = [name for name in spec.named_arguments if name not in known]
     if unknown and (hasattr(function, "__wrapped__") or not takes_any):
         raise TypeError(
@@ -156,6 +153,22 @@ def name_functions(cls: type) -> None:
                 function.__name__ = name
 
 
+def _check_override(function: Any, spec: FunctionSpec, base: type) -> None:
+    """Check that `*args` hides no argument that the options name: given by its place, it would go whole to each rank.
+
+    Raises:
+        TypeError: It does.
+    """
+    own = inspect.signature(function).parameters
+    known = inspect.signature(getattr(base, function.__name__)).parameters
+    hidden = [name for name in spec.named_arguments if name in known and name not in own]
+    if hidden and any(one.kind is one.VAR_POSITIONAL for one in own.values()):
+        raise TypeError(
+            f"{function.__qualname__} hides {hidden[0]!r} in *args, which the options of {base.__name__}."
+            f"{function.__name__} name: give it a parameter of that name"
+        )
+
+
 _inherited: WeakSet[type] = WeakSet()
 
 
@@ -171,6 +184,7 @@ def inherit_options(cls: Any) -> None:
         if inspect.isfunction(found) and options_of(found) is None:
             specs = [spec for base in cls.__mro__ if (spec := options_under(base, name)) is not None]
             if specs:
+                _check_override(found, specs[0], next(base for base in cls.__mro__ if options_under(base, name)))
                 setattr(cls, name, make_remote(found, specs[0]))
     name_functions(cls)
     _inherited.add(cls)
