@@ -406,7 +406,7 @@ SHORT_MODULES = {
 }
 COUNTS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of twinkle-mesh": (lambda: lines("packages/twinkle-mesh/src"), 1_300, 1_300),
-    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 12_962, 12_000),
+    "lines of twinkle-remote": (lambda: lines("packages/twinkle-remote/src"), 12_976, 12_000),
     "lines of twinkle-data": (lambda: lines("packages/twinkle-data/src"), 2_198, 2_200),
     "lines of twinkle-ray": (lambda: lines("packages/twinkle-ray/src"), 8_085, 8_200),
     "lines of twinkle-http": (lambda: lines("packages/twinkle-http/src"), 3_121, 2_900),
