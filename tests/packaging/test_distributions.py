@@ -109,14 +109,16 @@ def _extras(workspace: Workspace, name: str) -> dict[str, set[str]]:
 
 
 def test_extras_bring_what_their_names_say(workspace: Workspace) -> None:
-    assert _extras(workspace, "twinkle-engines") == {"hf": {"transformers", "peft", "safetensors"}, "vllm": {"vllm"}}
+    extras = {"hf": {"transformers", "peft", "safetensors"}, "vllm": {"vllm"}, "agents": {"twinkle-http"}}
+    assert _extras(workspace, "twinkle-engines") == extras
     brought = _extras(workspace, "twinkle-all")
-    assert brought.keys() == {"hf", "vllm", "http", "demo", "all"}
+    assert brought.keys() == {"hf", "vllm", "http", "agents", "demo", "all"}
     assert brought["hf"] == {"twinkle-engines[hf]"}
     assert brought["vllm"] == {"twinkle-engines[vllm]"}
     assert brought["http"] == {"twinkle-http"}
+    assert brought["agents"] == {"twinkle-engines[agents]"}
     assert brought["demo"] == brought["hf"] | {"matplotlib", "rich", "tqdm"}
-    assert brought["all"] == brought["demo"] | brought["http"] | brought["vllm"]
+    assert brought["all"] == brought["demo"] | brought["http"] | brought["vllm"] | brought["agents"]
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
 from twinkle_engines.agents.episodes import read_message
 from twinkle_engines.agents.paths import Paths, rollouts_of
 from twinkle_engines.batches.chats import as_chat
-from twinkle_http import Gate, RefusedError, Tokens, check_encrypted, read_body
 from twinkle_remote import get, submit
 
 if TYPE_CHECKING:
@@ -83,6 +80,7 @@ class Gateway(AbstractContextManager["Gateway"]):
         address: Such as "http://127.0.0.1:8000"; a client's base_url is this and "/v1".
 
     Raises:
+        ModuleNotFoundError: twinkle-http is missing; the extra `agents` brings it.
         BackendError: The token would be sent in plain text to another machine.
         ValueError: The sampler has no tokenizer.
     """
@@ -97,6 +95,14 @@ class Gateway(AbstractContextManager["Gateway"]):
         token: str | None = None,
         tls: tuple[str, str] | None = None,
     ) -> None:
+        import uvicorn
+
+        from twinkle_http import Gate, Tokens, check_encrypted  # of the extra `agents`
+
+        class Keys(Tokens):
+            def tenant(self, header: bytes) -> str | None:
+                return super().tenant(header.partition(b"/")[0])  # a key is the token, and a session
+
         check_encrypted(f"host={host!r}", host, tls is not None, False, "give tls=(certificate, key)")
         self._sampler, self._model = sampler, model
         template, self.ends = get(sampler.template())
@@ -104,8 +110,7 @@ class Gateway(AbstractContextManager["Gateway"]):
         if template is None:
             raise ValueError("a gateway needs a sampler with a tokenizer: use tokenizer= of it")
         self.template: Template = template
-        tokens = _Keys(token)
-        self.token = tokens.only()
+        self.token = (tokens := Keys(token)).only()
         self.sessions: dict[str, Session] = {}
         self._socket = socket.create_server((host, port), backlog=512)
         self.address = f"{'https' if tls else 'http'}://{host}:{self._socket.getsockname()[1]}"
@@ -129,6 +134,8 @@ class Gateway(AbstractContextManager["Gateway"]):
         self.close()
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        from twinkle_http import RefusedError, read_body  # as above
+
         key = scope["state"]["headers"].get(b"authorization", b"").partition(b"/")[2].decode("ascii", "replace")
         match scope["method"], scope["path"]:
             case "GET", "/v1/models":
@@ -175,13 +182,6 @@ class Gateway(AbstractContextManager["Gateway"]):
         made = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "choices": choices}
         made |= {"object": "chat.completion", "model": str(request.get("model") or self._model), "usage": usage}
         return request, made
-
-
-class _Keys(Tokens):
-    """The token, and with it the keys of sessions, which begin with it."""
-
-    def tenant(self, header: bytes) -> str | None:
-        return super().tenant(header.partition(b"/")[0])
 
 
 def _chat(messages: Any) -> Chat:
