@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from digits import arguments, told
+from digits import arguments, mean_rewards, told
 
 import twinkle
 from twinkle import DataLoader, DeviceGroup, WeightSync, stream
@@ -63,8 +63,8 @@ def train(mode: Any = "local", steps: int = 15) -> list[dict[str, float]]:
                 found = dict(model.forward_backward(batch, "grpo"))
                 model.step()
                 sync()
-                reward = float(batch.sequence_rewards().mean())
-                history.append({"reward": reward, **found})
+                means = twinkle.get(twinkle.map(batch, mean_rewards))  # computed where the rows are
+                history.append({"reward": sum(means) / len(means), **found})
                 told(len(history), history[-1])
     return history
 
