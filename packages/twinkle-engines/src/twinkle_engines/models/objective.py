@@ -144,11 +144,10 @@ class Objective(NamedTuple):
                 f"the loss {self.name} returned values without a gradient: compute them from its first argument, "
                 "without detach() or no_grad()"
             )
-        if self.is_own and values.requires_grad and not bool(values.any()):
-            warnings.warn(
-                f"the loss {self.name} is 0, and its tokens count in the next step: use evaluate_loss() to look at it",
-                stacklevel=2,
-            )
+        if self.is_own and logprobs.requires_grad and not bool(values.any()):
+            slopes: Any = torch.autograd.grad(values.sum(), [logprobs], retain_graph=True, allow_unused=True)
+            if slopes[0] is None or not bool(slopes[0].any()):
+                warnings.warn(f"the gradient of {self.name} is 0, its tokens count: use evaluate_loss()", stacklevel=2)
         measures = {**measures, **measured}
         if self.is_sampled or self.entropy_bonus:
             measures["entropy"] = given.entropies
