@@ -14,8 +14,8 @@ LOCKED := pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 .PHONY: demo test test-fast test-python test-lowest test-vllm test-jobs test-peers setup lint typecheck quick clusters packaging dist docs bench peers lock clean
 
 demo: setup
-	$(BIN)/python examples/grpo.py --steps 40
-	$(BIN)/python examples/grpo.py --steps 40 --mode ray --workers 2 --samplers 2 --ahead 10
+	$(BIN)/python examples/grpo.py --steps 60
+	$(BIN)/python examples/grpo.py --steps 60 --mode ray --workers 2 --samplers 2 --ahead 10
 
 # Tests with a cluster wait for limits and for processes that start: the rest runs next to them.
 test: lint
